@@ -1,0 +1,57 @@
+"""The seam between the HTTP surface and the cluster: hand in a request, read its tokens."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from replicas.request import EngineRequest, TokenEntry
+
+
+class TokenFeed(Protocol):
+    """The tokens of one admitted request, as its replica computes them."""
+
+    def __aiter__(self) -> AsyncIterator[TokenEntry]:
+        """Entries in order for each choice; ends when every choice has ended.
+
+        Raises ReplicaLost if the replica or its engine goes away first.
+        """
+        ...
+
+    def finish_choice(self, choice: int) -> None:
+        """End one choice early because the gateway found a stop string in its text."""
+        ...
+
+    async def close(self) -> None:
+        """Leave: whatever still runs is cancelled. Safe to call twice and after the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealth:
+    """Whether requests make progress. `problems` is empty when healthy; sentences otherwise.
+
+    num_replicas: replicas that can take requests now.
+    """
+
+    num_replicas: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """At least one replica, and none of them stuck."""
+        return self.num_replicas > 0 and not self.problems
+
+
+class Dispatcher(Protocol):
+    """Chooses a replica for a request and carries its tokens back."""
+
+    async def open(self, request: EngineRequest) -> TokenFeed:
+        """Submit; returns once an engine has admitted the request.
+
+        Raises RequestRefused, NoReplica or ReplicaLost.
+        """
+        ...
+
+    def health(self) -> ClusterHealth:
+        """What the last statuses and heartbeats say."""
+        ...

@@ -1,0 +1,27 @@
+"""What can go wrong between a gateway and the replicas, each caught by name where it is answered."""
+
+from replicas.request import Refusal
+
+
+class DispatchError(Exception):
+    """A request could not be carried out; the message is fit for a client."""
+
+
+class RequestRefused(DispatchError):
+    """The chosen engine turned the request away before it computed anything."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class NoReplica(DispatchError):
+    """No replica can take requests now; `retry_after_s` says when to come back."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ReplicaLost(DispatchError):
+    """The replica or its engine ended while it worked on the request."""

@@ -1,0 +1,1 @@
+"""Between text and tokens, without torch: tokenizer, chat template, detokenizer, stop strings."""

@@ -1,0 +1,1 @@
+"""Messages of the token stream (protobuf), with the code that is generated from them."""

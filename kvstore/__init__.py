@@ -1,0 +1,1 @@
+"""Blocks outside the engine, found by name: hashes, protocols, stores."""

@@ -1,0 +1,69 @@
+"""What one step will compute: a flat list of tokens, and for each request where its KV lies.
+
+All tokens of a step are one flat [T] through every linear layer; attention alone sees requests,
+through block tables (selective batching, lecture 11, 11.3; Orca).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from replicas.request import SamplingParams
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+UNRESOLVED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpec:
+    """One row that samples: `row` in the batch, and all that its random number depends on.
+
+    position: index in the whole request (prompt and output) of the token to be sampled.
+    forbid_end: end tokens may not be sampled (min_tokens not reached, or never: ignore_eos does
+    not need it, since an ignored end token is an ordinary token).
+    """
+
+    row: int
+    sampling: SamplingParams
+    choice: int
+    position: int
+    forbid_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work, as arrays that a runner can take as they are. R rows, T tokens.
+
+    token_ids: [T] int64. UNRESOLVED where the token is the one that the same slot sampled in the
+        step before, which is still being computed when this batch is planned.
+    positions: [T] int64, position of each token in its request.
+    slot_mapping: [T] int64, block_id * block_size + offset: where its K and V go.
+    query_start: [R + 1] int32, row r owns tokens query_start[r]:query_start[r + 1].
+    context_lens: [R] int32, tokens of row r whose K and V are present after this step's writes.
+    block_tables: [R, B] int32, row r uses its first ceil(context_lens[r] / block_size) entries.
+    slots: [R] int32, a number below max_num_seqs that a request keeps while it runs.
+    samples: rows that sample a token, in row order.
+    """
+
+    step: int
+    token_ids: Int64Array
+    positions: Int64Array
+    slot_mapping: Int64Array
+    query_start: Int32Array
+    context_lens: Int32Array
+    block_tables: Int32Array
+    slots: Int32Array
+    samples: tuple[SampleSpec, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Requests in this step."""
+        return len(self.slots)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in this step, over all rows."""
+        return len(self.token_ids)

@@ -1,0 +1,126 @@
+"""Engine settings under vLLM's names; a bad value names itself and what was expected."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["mixed", "prefill", "decode"]
+Dtype = Literal["auto", "bfloat16", "float32"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+KernelBackend = Literal["auto", "reference", "cpu", "triton"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What the scheduler and the allocator may do; pure numbers, no model.
+
+    max_num_seqs: most requests that run at once (the batch cap, lecture 11).
+    max_num_batched_tokens: token budget of one step (Sarathi-Serve).
+    long_prefill_token_threshold: most tokens that one request may have in a step; 0 means the
+        whole budget.
+    watermark: share of blocks that admission leaves free (lecture 10, 10.5).
+    headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
+    max_num_queued_reqs, max_num_queued_tokens: bounds of the waiting line; beyond them a request
+        is refused with a time to retry after.
+    max_preemptions: a request preempted this often is not chosen as a victim again.
+    pending_block_timeout_s: longest wait for a block that another request is computing.
+    async_scheduling: plan step k + 1 while step k runs (NanoFlow); off, each step is planned
+        when the last one has ended.
+    """
+
+    block_size: int = 16
+    num_blocks: int = 512
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 512
+    max_model_len: int = 2048
+    long_prefill_token_threshold: int = 0
+    watermark: float = 0.01
+    headroom_blocks: int = 1
+    max_num_queued_reqs: int = 1024
+    max_num_queued_tokens: int = 1_000_000
+    max_preemptions: int = 4
+    pending_block_timeout_s: float = 10.0
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least(1, block_size=self.block_size, num_blocks=self.num_blocks)
+        _at_least(1, max_num_seqs=self.max_num_seqs, max_model_len=self.max_model_len)
+        _at_least(0, long_prefill_token_threshold=self.long_prefill_token_threshold)
+        _at_least(0, headroom_blocks=self.headroom_blocks, max_preemptions=self.max_preemptions)
+        _at_least(1, max_num_queued_reqs=self.max_num_queued_reqs)
+        _at_least(1, max_num_queued_tokens=self.max_num_queued_tokens)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens}: expected at least "
+                f"max_num_seqs={self.max_num_seqs}, so that every running request can decode"
+            )
+        if not 0.0 <= self.watermark < 1.0:
+            raise ValueError(f"watermark={self.watermark}: expected a share in [0, 1)")
+        if self.pending_block_timeout_s < 0:
+            raise ValueError(
+                f"pending_block_timeout_s={self.pending_block_timeout_s}: expected 0 or more"
+            )
+        if self.scheduling_policy not in ("fcfs", "priority"):
+            raise ValueError(
+                f"scheduling_policy={self.scheduling_policy!r}: expected fcfs or priority"
+            )
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Most tokens of one request in one step."""
+        return self.long_prefill_token_threshold or self.max_num_batched_tokens
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission leaves free."""
+        return int(self.watermark * self.num_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything one engine is built from.
+
+    model: folder of a prepared model (replicas.models.prepared_model).
+    kv_cache_memory_bytes: memory for K and V; 0 takes a share of RAM (kv_cache_memory_share,
+        divided by engines_per_node), or on a GPU gpu_memory_utilization of its memory.
+    num_blocks_override: fixes the number of blocks whatever the memory; 0 means off.
+    deterministic: every reduction in an order that depends on the row alone (DESIGN 3).
+    num_threads: threads of one step; 0 means every core of this machine.
+    scheduler.num_blocks and scheduler.max_model_len are what the engine was asked for; the engine
+        replaces them with what memory and model allow.
+    """
+
+    model: str
+    scheduler: SchedulerConfig = SchedulerConfig()
+    role: Role = "mixed"
+    dtype: Dtype = "auto"
+    kernels: KernelBackend = "auto"
+    deterministic: bool = False
+    kv_cache_memory_bytes: int = 0
+    kv_cache_memory_share: float = 0.25
+    engines_per_node: int = 1
+    gpu_memory_utilization: float = 0.9
+    num_blocks_override: int = 0
+    num_threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", "bfloat16", "float32"):
+            raise ValueError(f"dtype={self.dtype!r}: expected auto, bfloat16 or float32")
+        if self.kernels not in ("auto", "reference", "cpu", "triton"):
+            raise ValueError(f"kernels={self.kernels!r}: expected auto, reference, cpu or triton")
+        if self.role not in ("mixed", "prefill", "decode"):
+            raise ValueError(f"role={self.role!r}: expected mixed, prefill or decode")
+        _at_least(0, kv_cache_memory_bytes=self.kv_cache_memory_bytes)
+        _at_least(0, num_blocks_override=self.num_blocks_override, num_threads=self.num_threads)
+        _at_least(1, engines_per_node=self.engines_per_node)
+        for name in ("kv_cache_memory_share", "gpu_memory_utilization"):
+            value = getattr(self, name)
+            if not 0.0 < value <= 1.0:
+                raise ValueError(f"{name}={value}: expected a share in (0, 1]")
+
+
+def _at_least(least: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: expected at least {least}")

@@ -1,0 +1,87 @@
+"""What a back end must be able to compute; the decoder is written against this and nothing else.
+
+Shapes: T tokens of a step, R rows (requests), H query heads, G key-value heads, D head size.
+Packed weights are opaque: a back end lays them out once, as it likes.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from replicas.batch import Batch
+
+PackedWeight = Any
+
+
+@dataclass(slots=True)
+class LayerCache:
+    """K and V of one layer: two tensors [num_blocks, block_size, G, D]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Sizes of one attention layer; scale multiplies q·k; window 0 means full attention."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int = 0
+
+
+class Kernels(Protocol):
+    """One back end. Every method returns new tensors unless it says that it writes in place."""
+
+    name: str
+    deterministic: bool
+
+    def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
+        """Lay out weight [out, in] and bias [out] for `linear`; the originals may be dropped."""
+        ...
+
+    def linear(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
+        """x [T, in] to [T, out]."""
+        ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Root-mean-square norm over the last dimension."""
+        ...
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm(x + residual), x + residual)."""
+        ...
+
+    def rotate_and_store(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        cache: LayerCache,
+        plan: Any,
+    ) -> torch.Tensor:
+        """Rotated q [T, H, D]; k and v [T, G, D] are rotated and written to the cache in place.
+
+        rotary: cos and sin [T, D] of this step's positions. plan: from `plan_attention`.
+        """
+        ...
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2F] to [T, F]: silu of the first half times the second."""
+        ...
+
+    def plan_attention(self, batch: Batch, shape: AttentionShape, block_size: int) -> Any:
+        """Whatever of a batch is the same for every layer with this shape; made once a step."""
+        ...
+
+    def attention(
+        self, q: torch.Tensor, cache: LayerCache, shape: AttentionShape, plan: Any
+    ) -> torch.Tensor:
+        """q [T, H, D] over each row's own block table, causal, to [T, H * D]."""
+        ...

@@ -1,0 +1,1 @@
+"""Orders in which waiting requests are considered: one class, one method each."""

@@ -1,0 +1,167 @@
+"""The nouns of a request: what a client asked for, and what the engine knows of it so far."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended. The first two are OpenAI's; the others never reach a client as they are.
+
+    STOP_STRING is set by a gateway that found a stop string in the text: it is a normal end and
+    is counted as one, unlike CANCELLED (the client left) and ERROR (the engine failed).
+    """
+
+    STOP = "stop"
+    LENGTH = "length"
+    STOP_STRING = "stop_string"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    REFUSED = "refused"
+
+
+class RefusalReason(StrEnum):
+    """Why the engine turned a request away."""
+
+    QUEUE_FULL = "queue_full"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    NEVER_FITS = "never_fits"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request was turned away, in a form a gateway can answer with.
+
+    `retry_after_s` is None when the same request would be refused again.
+    """
+
+    reason: RefusalReason
+    message: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one token is chosen from the logits, and when a choice ends.
+
+    temperature 0 is greedy. `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 mean off. `seed` is a
+    64-bit number; the random number of position *p* depends on (seed, choice, p) alone (DESIGN 3).
+    `max_tokens` counts output tokens. `stop_token_ids` adds to the model's own end tokens, which
+    `ignore_eos` turns off. End tokens cannot be sampled before `min_tokens` output tokens.
+    `needs_last_token` marks a request whose mask or penalty depends on the token before: it is
+    never planned while its last token is still being computed.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    needs_last_token: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens={self.max_tokens}: expected at least 1")
+        if not 0.0 <= self.temperature:
+            raise ValueError(f"temperature={self.temperature}: expected 0 or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p={self.top_p}: expected a share in (0, 1]")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p={self.min_p}: expected a share in [0, 1]")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k}: expected 0 (off) or more")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(
+                f"min_tokens={self.min_tokens}: expected 0 to max_tokens={self.max_tokens}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One request as it crosses into an engine; plain values only, safe to send to a process.
+
+    prompt_token_ids: the prompt, at least one token.
+    emitted_token_ids: tokens an earlier attempt already gave to the client (failover); they are
+        known tokens here, and the first token of this attempt has index len(emitted_token_ids).
+        Only with num_choices == 1.
+    root: the root of this request's block hashes (kvstore.block_hash.root_hash), which carries
+        fingerprint, adapter and tenant salt. block_hashes: names of the prompt's full blocks if a
+        gateway already made them, else empty and the engine makes them.
+    attempt: counts resubmissions of one request; tokens of another attempt are not accepted.
+    priority: lower is served first (scheduling_policy priority).
+    queue_timeout_s: refused as expired if it has waited this long without being scheduled.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    root: bytes
+    block_hashes: tuple[bytes, ...] = ()
+    num_choices: int = 1
+    attempt: int = 0
+    priority: int = 0
+    emitted_token_ids: tuple[int, ...] = ()
+    queue_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise ValueError("prompt_token_ids: expected at least one token")
+        if self.num_choices < 1:
+            raise ValueError(f"num_choices={self.num_choices}: expected at least 1")
+        if self.emitted_token_ids and self.num_choices != 1:
+            raise ValueError("emitted_token_ids: expected only with num_choices=1")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When things happened to one choice, in seconds of the engine's monotonic clock.
+
+    TTFT inside the engine is first_token_at - arrived_at; it splits into queueing (until
+    scheduled_at) and prefill (lecture 10, 10.6).
+    """
+
+    arrived_at: float
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """What one engine step has to say about one choice of one request.
+
+    index: position of token_ids[0] among the choice's output tokens. An entry without tokens,
+    finish_reason and refusal says that the request was admitted to the waiting line.
+    stop_token_id: the end token that was sampled, when finish_reason is STOP (it is not in
+    token_ids). num_cached_tokens: prompt tokens that were found computed, with the first token.
+    timeline: with the last entry of a choice.
+    """
+
+    request_id: str
+    attempt: int
+    choice: int
+    index: int
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0
+    refusal: Refusal | None = None
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvEvent:
+    """A change in what an engine's prefix cache can find: `stored`, `removed` or `cleared`.
+
+    parent is the parent hash of the first stored block. Events of one engine are numbered by the
+    publisher (epoch and sequence ride on the token stream, DESIGN 2.4).
+    """
+
+    kind: str
+    block_hashes: tuple[bytes, ...] = ()
+    parent: bytes | None = None
+    token_ids: tuple[int, ...] = field(default=())

@@ -1,0 +1,28 @@
+"""The protocol between the engine and whatever computes a batch: a model, or a stand-in for one."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from replicas.batch import Batch, Int64Array
+
+NearlyDone = Callable[[], None]
+
+
+class Runner(Protocol):
+    """Computes batches one after another, in the order in which they are given.
+
+    The engine hands over batch k + 1 while batch k may still run, so a runner keeps the last
+    sampled token of every slot for the UNRESOLVED tokens of the next batch.
+    """
+
+    def run(self, batch: Batch, nearly_done: NearlyDone) -> Int64Array:
+        """Sampled token ids, [len(batch.samples)] int64, in the order of batch.samples.
+
+        Calls `nearly_done` once, shortly before it returns, so that the next batch can be planned
+        late enough to take new arrivals in and early enough not to leave the device idle.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory and threads; no call comes after this one."""
+        ...

@@ -1,0 +1,1 @@
+"""Every decision across replicas, as pure code: events in, commands out, the clock an argument."""
