@@ -1,4 +1,4 @@
-"""What can go wrong between a gateway and the replicas, each caught by name where it is answered."""
+"""What can go wrong between a gateway and the replicas, each caught where it is answered."""
 
 from replicas.request import Refusal
 

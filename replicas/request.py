@@ -66,7 +66,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: expected at least 1")
-        if not 0.0 <= self.temperature:
+        if not self.temperature >= 0.0:
             raise ValueError(f"temperature={self.temperature}: expected 0 or more")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p={self.top_p}: expected a share in (0, 1]")
