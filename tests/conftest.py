@@ -1,0 +1,26 @@
+"""What every test may lean on: a free port, and the environment a user would have."""
+
+import os
+import socket
+from collections.abc import Callable
+
+import pytest
+
+# Settings of the developer's own shell must not reach the code under test.
+for name in [name for name in os.environ if name.startswith("PAGODA_")]:
+    del os.environ[name]
+for name in ("REDIS_URL", "RAY_ADDRESS"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Gives a loopback port that nobody listens on at this moment."""
+
+    def choose() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+    return choose
