@@ -39,7 +39,12 @@ class PreparedModel:
         """Write pagoda.json into the prepared folder, whole or not at all."""
         folder = Path(self.folder)
         draft = folder / (FILE_NAME + ".draft")
-        draft.write_text(json.dumps(asdict(self), indent=2))
+        values = asdict(self)
+        # The folder may be renamed or carried to another machine, its own weights with it.
+        del values["folder"]
+        if self.weights_dir == self.folder:
+            values["weights_dir"] = "."
+        draft.write_text(json.dumps(values, indent=2))
         draft.replace(folder / FILE_NAME)
 
     @classmethod
@@ -47,5 +52,6 @@ class PreparedModel:
         """Read a prepared folder; FileNotFoundError if it was never prepared."""
         values = json.loads((Path(folder) / FILE_NAME).read_text())
         values["folder"] = str(folder)
+        values["weights_dir"] = str(Path(folder) / values["weights_dir"])
         values["eos_token_ids"] = tuple(values["eos_token_ids"])
         return cls(**values)
