@@ -1,21 +1,118 @@
-"""Settings of the whole service, composed from each package's own."""
+"""Settings of the whole service, composed from each package's own.
 
-from dataclasses import dataclass
+The docstrings below are also the help texts of `pagoda serve --help` and of the README's table:
+a line `name: text` for every field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster import settings
+from kvstore.config import StoreConfig
+from replicas.config import EngineConfig
+from router.config import RouterConfig
+
+DEMO_MODEL = "demo"
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """The HTTP side.
 
-    api_keys: any of them opens every route except /health and /version; empty means open.
-    max_body_bytes: a larger request body is answered with 413. max_num_choices: largest n.
-    served_model_name: the name clients use; empty takes the model's own.
+    host: address that the endpoint listens on.
+    port: TCP port that the endpoint listens on.
+    num_gateways: copies of the gateway; each one validates, tokenises and detokenises.
+    api_keys: any of them opens every route except /health and /version; empty means open to all.
+    max_body_bytes: a larger request body is answered with 413.
+    max_num_choices: largest n of one request.
+    served_model_name: the name that clients use; empty takes the model's own.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     num_gateways: int = 1
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     max_body_bytes: int = 4 * 1024 * 1024
     max_num_choices: int = 128
     served_model_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"port={self.port}: expected 1 to 65535")
+        for name in ("num_gateways", "max_body_bytes", "max_num_choices"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """How many engines there are, and how they come and go.
+
+    num_replicas: engines that serve the model, each with a KV cache of its own.
+    startup_timeout_s: longest wait until a new replica can take requests.
+    shutdown_timeout_s: how long running requests may go on once the service is told to stop.
+    """
+
+    num_replicas: int = 1
+    startup_timeout_s: float = 600.0
+    shutdown_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.num_replicas < 1:
+            raise ValueError(f"num_replicas={self.num_replicas}: expected at least 1")
+        if not self.startup_timeout_s > 0.0:
+            raise ValueError(
+                f"startup_timeout_s={self.startup_timeout_s}: expected more than 0 seconds"
+            )
+        if not self.shutdown_timeout_s >= 0.0:
+            raise ValueError(
+                f"shutdown_timeout_s={self.shutdown_timeout_s}: expected 0 seconds or more"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RayConfig:
+    """The Ray cluster that carries the service.
+
+    ray_address: an existing cluster to deploy to; empty starts a local one that ends with us.
+    object_store_memory_bytes: shared memory of the local Ray; tokens and blocks do not use it.
+    """
+
+    ray_address: str = ""
+    object_store_memory_bytes: int = 128 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.object_store_memory_bytes < 80 * 1024 * 1024:
+            raise ValueError(
+                f"object_store_memory_bytes={self.object_store_memory_bytes}: "
+                "expected at least 80 MiB, which Ray insists on"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Everything that `pagoda serve` needs to know.
+
+    cache_dir: folder of prepared models; empty takes $XDG_CACHE_HOME/pagoda or ~/.cache/pagoda.
+    """
+
+    gateway: GatewayConfig = GatewayConfig()
+    replica: ReplicaConfig = ReplicaConfig()
+    engine: EngineConfig = EngineConfig(model=DEMO_MODEL)
+    router: RouterConfig = RouterConfig()
+    store: StoreConfig = StoreConfig()
+    ray: RayConfig = RayConfig()
+    cache_dir: str = ""
+
+    def to_args(self) -> dict[str, object]:
+        """Plain values for the Serve builder; from_args makes the same config of them."""
+        return settings.nest(self)
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, object]) -> "ClusterConfig":
+        """The config that `to_args`, or a Serve YAML's partial `args`, describes.
+
+        Raises SettingError for a name that is no setting and for a value that cannot be used.
+        """
+        defaults = cls()
+        return settings.build(defaults, settings.flatten(defaults, args, source="args"))

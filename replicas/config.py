@@ -9,20 +9,34 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 KernelBackend = Literal["auto", "reference", "cpu", "triton"]
 
 
+def _at_least(least: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: expected at least {least}")
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """What the scheduler and the allocator may do; pure numbers, no model.
 
+    block_size: token positions of one KV block.
+    num_blocks: KV blocks to share out; the engine replaces it with what memory allows.
     max_num_seqs: most requests that run at once (the batch cap, lecture 11).
     max_num_batched_tokens: token budget of one step (Sarathi-Serve).
+    max_model_len: longest prompt and output together, in tokens; the engine lowers it to what the
+        model was made for.
     long_prefill_token_threshold: most tokens that one request may have in a step; 0 means the
         whole budget.
     watermark: share of blocks that admission leaves free (lecture 10, 10.5).
     headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
-    max_num_queued_reqs, max_num_queued_tokens: bounds of the waiting line; beyond them a request
-        is refused with a time to retry after.
+    max_num_queued_reqs: longest waiting line; a request beyond it is refused with a time to retry
+        after.
+    max_num_queued_tokens: most prompt tokens in the waiting line; a request beyond it is refused
+        with a time to retry after.
     max_preemptions: a request preempted this often is not chosen as a victim again.
     pending_block_timeout_s: longest wait for a block that another request is computing.
+    scheduling_policy: order of the waiting line: as they came, or lowest priority value first.
+    enable_prefix_caching: share the full blocks of equal prefixes, within and across requests.
     async_scheduling: plan step k + 1 while step k runs (NanoFlow); off, each step is planned
         when the last one has ended.
     """
@@ -81,14 +95,21 @@ class SchedulerConfig:
 class EngineConfig:
     """Everything one engine is built from.
 
-    model: folder of a prepared model (replicas.models.prepared_model).
-    kv_cache_memory_bytes: memory for K and V; 0 takes a share of RAM (kv_cache_memory_share,
-        divided by engines_per_node), or on a GPU gpu_memory_utilization of its memory.
-    num_blocks_override: fixes the number of blocks whatever the memory; 0 means off.
+    model: demo, a Hugging Face id, a local folder or a GGUF file; an engine itself reads the folder
+        that was prepared from it (replicas.models.prepared_model).
+    role: which part of a request an engine takes: all of it, the prompt, or the output.
+    dtype: type of weights and KV cache; auto takes the one the model was saved in.
+    kernels: back end of the model's arithmetic; auto takes the fastest one that loads.
     deterministic: every reduction in an order that depends on the row alone (DESIGN 3).
+    kv_cache_memory_bytes: memory for K and V of one engine; 0 takes kv_cache_memory_share of RAM,
+        or on a GPU what gpu_memory_utilization leaves.
+    kv_cache_memory_share: share of RAM for K and V, divided among the engines of a machine.
+    engines_per_node: engines that share one machine's RAM.
+    gpu_memory_utilization: share of a GPU's memory for weights, K and V together.
+    num_blocks_override: fixes the number of blocks whatever the memory; 0 means off.
     num_threads: threads of one step; 0 means every core of this machine.
-    scheduler.num_blocks and scheduler.max_model_len are what the engine was asked for; the engine
-        replaces them with what memory and model allow.
+    scheduler: what the scheduler and the allocator may do; num_blocks and max_model_len in it are
+        what the engine was asked for.
     """
 
     model: str
@@ -118,9 +139,3 @@ class EngineConfig:
             value = getattr(self, name)
             if not 0.0 < value <= 1.0:
                 raise ValueError(f"{name}={value}: expected a share in (0, 1]")
-
-
-def _at_least(least: int, **settings: int) -> None:
-    for name, value in settings.items():
-        if value < least:
-            raise ValueError(f"{name}={value}: expected at least {least}")
