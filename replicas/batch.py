@@ -5,6 +5,7 @@ through block tables (selective batching, lecture 11, 11.3; Orca).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,7 @@ Int64Array = npt.NDArray[np.int64]
 UNRESOLVED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSpec:
+class SampleSpec(NamedTuple):
     """One row that samples: `row` in the batch, and all that its random number depends on.
 
     position: index in the whole request (prompt and output) of the token to be sampled.

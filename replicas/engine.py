@@ -1,0 +1,287 @@
+"""Conducts the five jobs of a serving engine: admit, allocate, batch, run, stream (lecture 10)."""
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from replicas.admission_queue import AdmissionQueue
+from replicas.batch_scheduler import BatchScheduler
+from replicas.block_allocator import BlockAllocator
+from replicas.config import SchedulerConfig
+from replicas.engine_commands import Cancel, ClearCache, Command, FinishChoice, Inbox, Submit
+from replicas.engine_stats import EngineStats
+from replicas.policies import waiting_order
+from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
+from replicas.request_state import RequestState
+from replicas.runner import Runner
+from replicas.step_output import StepOutput
+from replicas.step_pipeline import InlinePipeline, StepInFlight, StepPipeline, ThreadedPipeline
+from replicas.token_stream import TokenStream, end_of
+
+log = logging.getLogger(__name__)
+
+# Weight of the newest step in the running estimate of tokens per second.
+RATE_SMOOTHING = 0.1
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request some of whose choices have not ended."""
+
+    request: EngineRequest
+    choices: list[RequestState]
+
+
+class Engine:
+    """One model's loop over steps. Not thread-safe, but for its inbox.
+
+    clock: monotonic seconds. end_token_ids: the model's own end tokens.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        runner: Runner,
+        *,
+        clock: Callable[[], float],
+        end_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.inbox = Inbox()
+        self.config = config
+        self._clock = clock
+        self._end_token_ids = end_token_ids
+        self._allocator = BlockAllocator(num_blocks=config.num_blocks, block_size=config.block_size)
+        self._queue = AdmissionQueue(config, waiting_order(config.scheduling_policy))
+        self._scheduler = BatchScheduler(config, self._queue, self._allocator)
+        self._pipeline: StepPipeline = (
+            ThreadedPipeline(runner) if config.async_scheduling else InlinePipeline(runner)
+        )
+        self._stream = TokenStream()
+        self._live: dict[str, _Live] = {}
+        self._held_events: deque[tuple[int, tuple[KvEvent, ...]]] = deque()
+        self._planned_step = 0
+        self._tokens_per_s = 0.0
+        self._stats = EngineStats(max_num_seqs=config.max_num_seqs, num_blocks=config.num_blocks)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another step would do anything."""
+        return bool(self._live) or self._pipeline.num_in_flight > 0
+
+    @property
+    def stats(self) -> EngineStats:
+        """The snapshot that went out with the last step."""
+        return self._stats
+
+    def step(self) -> StepOutput | None:
+        """Plan one step, start it, and deliver the tokens of the one before; None when idle.
+
+        Raises whatever the runner raised; the engine is of no use after that.
+        """
+        self._pipeline.wait_for_planning_time()
+        started = self._clock()
+        self._admit(self.inbox.drain(), started)
+        planned = self._scheduler.next_batch(started)
+        planned_at = self._clock()
+        if planned is not None:
+            self._planned_step = planned.batch.step
+            self._pipeline.start(planned)
+        self._hold_events()
+        done = None
+        if self._pipeline.num_in_flight and (planned is None or self._pipeline.is_full):
+            done = self._pipeline.take()
+        return self._deliver(done, plan_s=planned_at - started)
+
+    def run_until_idle(self) -> list[StepOutput]:
+        """Step until no request is left; for callers without a loop of their own."""
+        outputs = []
+        while (output := self.step()) is not None or self.has_work:
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def check(self) -> None:
+        """Assert the invariants of every part, and that exactly the live choices are held."""
+        self._scheduler.check()
+        live = {id(state) for entry in self._live.values() for state in entry.choices}
+        held = {id(state) for state in (*self._scheduler.running, *self._queue)}
+        assert held <= live, "a request is held that nobody waits for"
+        ended = sum(
+            state.finish_reason is not None
+            for entry in self._live.values()
+            for state in entry.choices
+        )
+        assert len(held) == len(live) - ended, "a live choice is neither waiting nor running"
+
+    def close(self) -> None:
+        """End the runner; open requests are dropped without another word."""
+        self._pipeline.close()
+
+    # Admit.
+
+    def _admit(self, commands: list[Command], now: float) -> None:
+        for command in commands:
+            match command:
+                case Submit(request):
+                    self._submit(request, now)
+                case Cancel(request_id, attempt):
+                    self._end_choices(request_id, attempt, FinishReason.CANCELLED, now)
+                case FinishChoice(request_id, attempt, choice):
+                    self._end_choices(
+                        request_id, attempt, FinishReason.STOP_STRING, now, only=choice
+                    )
+                case ClearCache():
+                    self._allocator.clear_cache()
+        for state in self._queue.expired(now):
+            self._expire(state, now)
+
+    def _submit(self, request: EngineRequest, now: float) -> None:
+        known = self._live.get(request.request_id)
+        if known is not None and known.request.attempt >= request.attempt:
+            log.warning("request repeated id=%s attempt=%d", request.request_id, request.attempt)
+            return
+        if known is not None:
+            self._end_choices(
+                request.request_id, known.request.attempt, FinishReason.CANCELLED, now
+            )
+        if not self.config.enable_prefix_caching:
+            request = _with_private_root(request)
+        answer = self._queue.admit(request, now=now, tokens_per_s=self._tokens_per_s)
+        if isinstance(answer, Refusal):
+            self._scheduler.totals.count_end(FinishReason.REFUSED)
+            self._stream.refused(request, answer)
+            return
+        self._live[request.request_id] = _Live(request, answer)
+        self._stream.admitted(request)
+
+    def _end_choices(
+        self,
+        request_id: str,
+        attempt: int,
+        reason: FinishReason,
+        now: float,
+        *,
+        only: int | None = None,
+    ) -> None:
+        """End a request's choices, or one of them; unknown and ended ones are normal events."""
+        live = self._live.get(request_id)
+        if live is None or live.request.attempt != attempt:
+            return
+        for state in live.choices:
+            if state.finish_reason is None and only in (None, state.choice):
+                self._end(state, reason, now)
+                self._stream.ended(state, reason)
+
+    def _expire(self, state: RequestState, now: float) -> None:
+        waited_s = now - state.arrived_at
+        refusal = Refusal(
+            RefusalReason.EXPIRED,
+            f"the request waited {waited_s:.1f} s for its turn, longer than it allows",
+            retry_after_s=max(1.0, waited_s),
+        )
+        self._end(state, FinishReason.REFUSED, now)
+        self._stream.refused(state.origin, refusal)
+
+    # Stream.
+
+    def _deliver(self, done: StepInFlight | None, *, plan_s: float) -> StepOutput | None:
+        started = self._clock()
+        if done is not None:
+            self._commit(done, started)
+        entries = self._stream.drain()
+        events = self._release_events(done)
+        if done is None and not entries and not events:
+            return None
+        self._stats = self._snapshot(done, plan_s=plan_s, deliver_s=self._clock() - started)
+        return StepOutput(self._stats, entries, events)
+
+    def _commit(self, done: StepInFlight, now: float) -> None:
+        """Append the sampled tokens; those of requests that ended meanwhile are dropped."""
+        assert done.token_ids is not None
+        for state, token_id in zip(done.planned.sampling, done.token_ids.tolist(), strict=True):
+            if state.finish_reason is not None:
+                continue
+            self._scheduler.append_token(state, token_id)
+            if state.timeline.first_token_at is None:
+                state.mark(first_token_at=now)
+            end = end_of(state, token_id, self._end_token_ids)
+            if end is not None:
+                self._end(state, end, now)
+            self._stream.token(state, token_id, end)
+        rate = done.planned.batch.num_tokens / max(done.run_s, 1e-9)
+        self._tokens_per_s += (rate - self._tokens_per_s) * (
+            RATE_SMOOTHING if self._tokens_per_s else 1.0
+        )
+
+    def _end(self, state: RequestState, reason: FinishReason, now: float) -> None:
+        self._scheduler.finish(state, reason, now)
+        live = self._live[state.origin.request_id]
+        if all(choice.finish_reason is not None for choice in live.choices):
+            del self._live[state.origin.request_id]
+
+    def _hold_events(self) -> None:
+        """Cache events wait for the step that computes their blocks."""
+        events = self._allocator.drain_events()
+        if events:
+            self._held_events.append((self._planned_step, events))
+
+    def _release_events(self, done: StepInFlight | None) -> tuple[KvEvent, ...]:
+        if self._pipeline.num_in_flight == 0:
+            computed_step = self._planned_step
+        elif done is not None:
+            computed_step = done.planned.batch.step
+        else:
+            return ()
+        released: list[KvEvent] = []
+        while self._held_events and self._held_events[0][0] <= computed_step:
+            released.extend(self._held_events.popleft()[1])
+        return tuple(released)
+
+    def _snapshot(
+        self, done: StepInFlight | None, *, plan_s: float, deliver_s: float
+    ) -> EngineStats:
+        totals = self._scheduler.totals
+        allocator = self._allocator
+        held_slots = allocator.num_held * self.config.block_size
+        num_tokens = done.planned.batch.num_tokens if done else 0
+        num_prompt_tokens = done.planned.num_prompt_tokens if done else 0
+        return EngineStats(
+            step=done.planned.batch.step if done else self._stats.step,
+            at=self._clock(),
+            max_num_seqs=self.config.max_num_seqs,
+            num_blocks=self.config.num_blocks,
+            block_size=self.config.block_size,
+            num_running=self._scheduler.num_running,
+            num_waiting=len(self._queue),
+            num_waiting_tokens=self._queue.num_tokens,
+            num_free_blocks=allocator.num_free,
+            num_cached_blocks=allocator.num_cached,
+            num_shared_blocks=allocator.num_shared,
+            num_held_slots=held_slots,
+            num_filled_slots=held_slots - self._scheduler.num_unfilled_slots(),
+            num_rows=done.planned.batch.num_rows if done else 0,
+            num_prefill_tokens=num_prompt_tokens,
+            num_decode_tokens=num_tokens - num_prompt_tokens,
+            plan_s=plan_s,
+            run_s=done.run_s if done else 0.0,
+            deliver_s=deliver_s,
+            prompt_tokens_total=totals.prompt_tokens,
+            computed_prompt_tokens_total=totals.computed_prompt_tokens,
+            hit_tokens_total=totals.hit_tokens,
+            generated_tokens_total=totals.generated_tokens,
+            discarded_tokens_total=totals.discarded_tokens,
+            preemptions_total=totals.preemptions,
+            finished_total=totals.finished,
+            cancelled_total=totals.cancelled,
+            refused_total=totals.refused,
+            num_low_watermark_steps_total=totals.low_watermark_steps,
+        )
+
+
+def _with_private_root(request: EngineRequest) -> EngineRequest:
+    """Blocks named so that only this request's own choices can share them."""
+    salt = f"{request.request_id}/{request.attempt}".encode()
+    root = hashlib.sha256(request.root + salt).digest()
+    return replace(request, root=root, block_hashes=())

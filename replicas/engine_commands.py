@@ -1,0 +1,64 @@
+"""What can be asked of a running engine, and the inbox in which it waits for the next step."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from replicas.request import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Serve a request."""
+
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a request whose client left; an unknown one is a normal event."""
+
+    request_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishChoice:
+    """End one choice normally: a gateway found a stop string in its text."""
+
+    request_id: str
+    attempt: int
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Forget every cached block that is not in use."""
+
+
+Command = Submit | Cancel | FinishChoice | ClearCache
+
+
+class Inbox:
+    """Commands from any thread, taken by the engine at step boundaries."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._filled = threading.Event()
+
+    def put(self, command: Command) -> None:
+        """Leave a command; never blocks."""
+        self._commands.append(command)
+        self._filled.set()
+
+    def drain(self) -> list[Command]:
+        """Everything that has arrived, in order."""
+        self._filled.clear()
+        commands = []
+        while self._commands:
+            commands.append(self._commands.popleft())
+        return commands
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until there is a command; False if the time ran out first."""
+        return self._filled.wait(timeout_s)

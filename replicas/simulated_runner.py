@@ -1,0 +1,106 @@
+"""A runner without a model: tokens from arithmetic, time from a cost model."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from replicas.batch import UNRESOLVED, Batch, Int64Array
+from replicas.runner import NearlyDone
+
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a step: fixed part, per token through the linear layers, per token attended to.
+
+    The step cost of lecture 11, 11.3: weights read once, KV read per request.
+    """
+
+    fixed_s: float = 0.0
+    per_token_s: float = 0.0
+    per_context_token_s: float = 0.0
+
+    def of(self, batch: Batch) -> float:
+        """Seconds that this batch takes."""
+        return (
+            self.fixed_s
+            + self.per_token_s * batch.num_tokens
+            + self.per_context_token_s * float(batch.context_lens.sum())
+        )
+
+
+class SimulatedRunner:
+    """Obeys the contract of a runner, and fails loudly if a batch does not.
+
+    The "KV cache" stores, in each slot, a digest of the whole prefix up to that token, so a token
+    sampled from it depends on every token before it, read through the block table: a scheduler or
+    allocator that mixes up blocks yields other tokens.
+
+    cost: what to hand to `sleep` for each step. vocab_size: sampled ids are below it.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        vocab_size: int = 1000,
+        cost: StepCost | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._block_size = block_size
+        self._vocab_size = vocab_size
+        self._cost = cost
+        self._sleep = sleep
+        self._digests = np.zeros(num_blocks * block_size, dtype=np.uint64)
+        self._last_tokens = [UNRESOLVED] * max_num_seqs
+
+    def run(self, batch: Batch, nearly_done: NearlyDone) -> Int64Array:
+        """Sampled token ids [len(batch.samples)]."""
+        if self._cost is not None:
+            self._sleep(self._cost.of(batch))
+        ends = [self._extend_row(batch, row) for row in range(batch.num_rows)]
+        nearly_done()
+        tokens = []
+        for sample in batch.samples:
+            mixed = _mix(ends[sample.row] ^ _mix(sample.sampling.seed + 31 * sample.choice))
+            token = _mix(mixed + sample.position) % self._vocab_size
+            self._last_tokens[int(batch.slots[sample.row])] = token
+            tokens.append(token)
+        return np.array(tokens, dtype=np.int64)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _extend_row(self, batch: Batch, row: int) -> int:
+        start, stop = int(batch.query_start[row]), int(batch.query_start[row + 1])
+        first = int(batch.positions[start])
+        assert int(batch.context_lens[row]) == first + stop - start
+        digest = self._digest_before(batch, row, first)
+        for index in range(start, stop):
+            token = int(batch.token_ids[index])
+            if token == UNRESOLVED:
+                token = self._last_tokens[int(batch.slots[row])]
+                assert token != UNRESOLVED, "a slot without a sampled token"
+            digest = _mix(digest ^ (token + 1))
+            self._digests[int(batch.slot_mapping[index])] = digest
+        return digest
+
+    def _digest_before(self, batch: Batch, row: int, position: int) -> int:
+        if position == 0:
+            return 0
+        block = int(batch.block_tables[row, (position - 1) // self._block_size])
+        return int(self._digests[block * self._block_size + (position - 1) % self._block_size])
+
+
+def _mix(value: int) -> int:
+    """A 64-bit mixing function (splitmix64's finaliser)."""
+    value = (value + _MIX) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

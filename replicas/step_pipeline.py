@@ -1,0 +1,162 @@
+"""Run: carries planned steps to the runner, one at a time or with the next one ready behind it.
+
+With a thread, the next step is planned while the last one runs and its tokens are delivered while
+the next one runs, so the device never waits for the scheduler (NanoFlow's asynchronous
+scheduling; the price is that a sampled end is seen one step late).
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Protocol
+
+from replicas.batch import Int64Array
+from replicas.runner import Runner
+from replicas.step_plan import PlannedStep
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """A step between its planning and its result; run_s is the runner's own time in seconds."""
+
+    planned: PlannedStep
+    nearly_done: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    token_ids: Int64Array | None = None
+    error: BaseException | None = None
+    run_s: float = 0.0
+
+    def run(self, runner: Runner) -> None:
+        """Compute it; an error is kept for whoever asks for the result."""
+        started = time.perf_counter()
+        try:
+            self.token_ids = runner.run(self.planned.batch, self.nearly_done.set)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
+            self.error = error
+        self.run_s = time.perf_counter() - started
+        self.nearly_done.set()
+        self.ended.set()
+
+
+class StepPipeline(Protocol):
+    """Steps in the order in which they were started."""
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps started and not yet taken back."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a result must be taken before another step may start."""
+        ...
+
+    def wait_for_planning_time(self) -> None:
+        """Return when the next step should be planned: late, so that new arrivals are in it."""
+        ...
+
+    def start(self, planned: PlannedStep) -> None:
+        """Hand over a step; not when full."""
+        ...
+
+    def take(self) -> StepInFlight:
+        """The oldest step with its result; raises what the runner raised."""
+        ...
+
+    def close(self) -> None:
+        """End the runner after the steps in flight."""
+        ...
+
+
+class InlinePipeline:
+    """Runs each step in the caller's thread, before `start` returns."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._steps: deque[StepInFlight] = deque()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps started and not yet taken back."""
+        return len(self._steps)
+
+    @property
+    def is_full(self) -> bool:
+        """One step at a time."""
+        return bool(self._steps)
+
+    def wait_for_planning_time(self) -> None:
+        """At once: nothing runs between steps."""
+
+    def start(self, planned: PlannedStep) -> None:
+        """Compute a step."""
+        step = StepInFlight(planned)
+        step.run(self._runner)
+        self._steps.append(step)
+
+    def take(self) -> StepInFlight:
+        """The step that was computed; raises what the runner raised."""
+        return _result(self._steps.popleft())
+
+    def close(self) -> None:
+        """End the runner."""
+        self._runner.close()
+
+
+class ThreadedPipeline:
+    """Runs steps in a thread of their own: one computes, one more may be ready behind it."""
+
+    CAPACITY = 2
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._steps: deque[StepInFlight] = deque()
+        self._work: SimpleQueue[StepInFlight | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps started and not yet taken back."""
+        return len(self._steps)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one step computes and another is ready."""
+        return len(self._steps) >= self.CAPACITY
+
+    def wait_for_planning_time(self) -> None:
+        """When the last step that was started is about to end."""
+        if self._steps:
+            self._steps[-1].nearly_done.wait()
+
+    def start(self, planned: PlannedStep) -> None:
+        """Queue a step behind the one that computes."""
+        assert not self.is_full, "take a result first"
+        step = StepInFlight(planned)
+        self._steps.append(step)
+        self._work.put(step)
+
+    def take(self) -> StepInFlight:
+        """Wait for the oldest step; raises what the runner raised."""
+        step = self._steps.popleft()
+        step.ended.wait()
+        return _result(step)
+
+    def close(self) -> None:
+        """End the thread and the runner after the steps in flight."""
+        self._work.put(None)
+        self._thread.join()
+        self._runner.close()
+
+    def _run(self) -> None:
+        while (step := self._work.get()) is not None:
+            step.run(self._runner)
+
+
+def _result(step: StepInFlight) -> StepInFlight:
+    if step.error is not None:
+        raise step.error
+    return step

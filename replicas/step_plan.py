@@ -1,0 +1,112 @@
+"""A step while it is being planned, and how it becomes the arrays of a batch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from replicas.batch import UNRESOLVED, Batch, SampleSpec
+from replicas.block_table import BlockTables, num_blocks_for, slots_of
+from replicas.request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A batch, and whose rows and samples it holds, in the same order.
+
+    num_prompt_tokens: how many of the batch's tokens belong to prompts; the rest are output
+    tokens, decoded now or recomputed after a preemption.
+    """
+
+    batch: Batch
+    requests: tuple[RequestState, ...]
+    sampling: tuple[RequestState, ...]
+    num_prompt_tokens: int
+
+
+class StepPlan:
+    """Rows of (request, number of tokens), within a token budget.
+
+    Requests are changed only when the plan is sealed, so a row can still be dropped before.
+    """
+
+    def __init__(self, token_budget: int) -> None:
+        self.budget_left = token_budget
+        self._requests: list[RequestState] = []
+        self._counts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: RequestState, num_tokens: int) -> None:
+        """One more row."""
+        assert 0 < num_tokens <= self.budget_left, (num_tokens, self.budget_left)
+        self._requests.append(request)
+        self._counts.append(num_tokens)
+        self.budget_left -= num_tokens
+
+    def rows(self) -> list[tuple[RequestState, int]]:
+        """What has been planned so far."""
+        return list(zip(self._requests, self._counts, strict=True))
+
+    def drop_preempted(self) -> None:
+        """Take out rows of requests that have lost their place since they were added."""
+        kept = [(request, count) for request, count in self.rows() if request.is_running]
+        self.budget_left += sum(self._counts) - sum(count for _request, count in kept)
+        self._requests = [request for request, _count in kept]
+        self._counts = [count for _request, count in kept]
+
+    def seal(self, step: int, tables: BlockTables, block_size: int) -> PlannedStep:
+        """Turn the rows into a batch, and count its tokens as planned and its samples as coming."""
+        starts = np.array([request.num_planned for request in self._requests], dtype=np.int64)
+        slots = np.array([request.slot for request in self._requests], dtype=np.int32)
+        counts = np.array(self._counts, dtype=np.int64)
+        token_ids: list[int] = []
+        num_prompt_tokens = 0
+        for request, count in zip(self._requests, self._counts, strict=True):
+            num_prompt_tokens += _take_tokens(request, count, token_ids)
+        samples, sampling = self._take_samples()
+        query_start = np.zeros(len(counts) + 1, dtype=np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        rows = np.repeat(np.arange(len(counts)), counts)
+        positions = np.arange(len(rows)) - query_start[rows] + starts[rows]
+        context_lens = (starts + counts).astype(np.int32)
+        block_tables = tables.rows(slots, num_blocks_for(int(context_lens.max()), block_size))
+        batch = Batch(
+            step=step,
+            token_ids=np.array(token_ids, dtype=np.int64),
+            positions=positions,
+            slot_mapping=slots_of(block_tables, rows, positions, block_size),
+            query_start=query_start,
+            context_lens=context_lens,
+            block_tables=block_tables,
+            slots=slots,
+            samples=tuple(samples),
+        )
+        return PlannedStep(batch, tuple(self._requests), tuple(sampling), num_prompt_tokens)
+
+    def _take_samples(self) -> tuple[list[SampleSpec], list[RequestState]]:
+        samples: list[SampleSpec] = []
+        sampling: list[RequestState] = []
+        for row, request in enumerate(self._requests):
+            num_known = len(request.tokens) + request.num_unresolved
+            if request.num_planned == num_known:
+                params = request.origin.sampling
+                num_output = num_known - request.num_prompt_tokens
+                forbid_end = num_output < params.min_tokens
+                samples.append(SampleSpec(row, params, request.choice, num_known, forbid_end))
+                sampling.append(request)
+                request.num_unresolved += 1
+        return samples, sampling
+
+
+def _take_tokens(request: RequestState, count: int, token_ids: list[int]) -> int:
+    """Append a row's tokens, move its planned tokens on; how many of them are prompt tokens."""
+    start = request.num_planned
+    stop = start + count
+    request.num_planned = stop
+    if count == 1:
+        token_ids.append(request.tokens[start] if start < len(request.tokens) else UNRESOLVED)
+    else:
+        token_ids.extend(request.tokens[start:stop])
+        token_ids.extend([UNRESOLVED] * (stop - max(start, len(request.tokens))))
+    return max(0, min(stop, request.num_prompt_tokens) - start)

@@ -1,0 +1,84 @@
+"""Stream: turns sampled tokens into entries for the outside, in order, and says when a choice ends.
+
+Per-step latency is user-visible (lecture 10, 10.1), so whatever a step produced leaves with it.
+"""
+
+from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry
+from replicas.request_state import RequestState
+
+
+def end_of(
+    request: RequestState, token_id: int, end_token_ids: frozenset[int]
+) -> FinishReason | None:
+    """Why a choice ends with the token it has just received, or None if it goes on."""
+    sampling = request.origin.sampling
+    is_end = token_id in end_token_ids and not sampling.ignore_eos
+    if is_end or token_id in sampling.stop_token_ids:
+        return FinishReason.STOP
+    if len(request.tokens) >= request.max_known:
+        return FinishReason.LENGTH
+    return None
+
+
+class TokenStream:
+    """The entries of the step under way; `drain` hands them over and starts the next step's."""
+
+    def __init__(self) -> None:
+        self._entries: list[TokenEntry] = []
+
+    def admitted(self, request: EngineRequest) -> None:
+        """The request waits for its first step."""
+        self._entries.append(TokenEntry(request.request_id, request.attempt, choice=0, index=0))
+
+    def refused(self, request: EngineRequest, refusal: Refusal) -> None:
+        """The request was turned away."""
+        self._entries.append(
+            TokenEntry(
+                request.request_id,
+                request.attempt,
+                choice=0,
+                index=len(request.emitted_token_ids),
+                finish_reason=FinishReason.REFUSED,
+                refusal=refusal,
+            )
+        )
+
+    def token(self, request: RequestState, token_id: int, end: FinishReason | None) -> None:
+        """A choice has one token more; an end token ends it and is not part of its text."""
+        is_stop = end is FinishReason.STOP
+        index = request.num_streamed
+        if not is_stop:
+            request.num_streamed += 1
+        self._entries.append(
+            TokenEntry(
+                request.origin.request_id,
+                request.origin.attempt,
+                request.choice,
+                index,
+                token_ids=() if is_stop else (token_id,),
+                finish_reason=end,
+                stop_token_id=token_id if is_stop else None,
+                num_cached_tokens=request.num_cached_tokens,
+                timeline=request.timeline if end is not None else None,
+            )
+        )
+
+    def ended(self, request: RequestState, reason: FinishReason) -> None:
+        """A choice ended without another token."""
+        self._entries.append(
+            TokenEntry(
+                request.origin.request_id,
+                request.origin.attempt,
+                request.choice,
+                request.num_streamed,
+                finish_reason=reason,
+                num_cached_tokens=request.num_cached_tokens,
+                timeline=request.timeline,
+            )
+        )
+
+    def drain(self) -> tuple[TokenEntry, ...]:
+        """Entries in the order in which they came about."""
+        entries = tuple(self._entries)
+        self._entries.clear()
+        return entries
