@@ -25,6 +25,14 @@ class GatewayConfig:
     api_keys: any of them opens every route except /health and /version; empty means open to all.
     max_body_bytes: a larger request body is answered with 413.
     max_num_choices: largest n of one request.
+    max_prompts: most prompts in one call of /v1/completions.
+    max_stop_strings: most stop strings of one request.
+    body_timeout_s: longest time that a request body may take to arrive (408).
+    admission_timeout_s: longest wait for an engine to take a request in (503).
+    queue_timeout_s: longest wait in an engine's line before it is answered with 503; 0 has no end.
+    keep_alive_s: a stream without news this long gets a comment line, so that no proxy cuts it.
+    max_silence_s: a request without news this long is given up.
+    allowed_origins: origins whose pages may call the endpoint (CORS), * for all; empty for none.
     served_model_name: the name that clients use; empty takes the model's own.
     """
 
@@ -34,14 +42,31 @@ class GatewayConfig:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     max_body_bytes: int = 4 * 1024 * 1024
     max_num_choices: int = 128
+    max_prompts: int = 256
+    max_stop_strings: int = 16
+    body_timeout_s: float = 30.0
+    admission_timeout_s: float = 30.0
+    queue_timeout_s: float = 600.0
+    keep_alive_s: float = 10.0
+    max_silence_s: float = 900.0
+    allowed_origins: tuple[str, ...] = ()
     served_model_name: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:
             raise ValueError(f"port={self.port}: expected 1 to 65535")
-        for name in ("num_gateways", "max_body_bytes", "max_num_choices"):
+        for name in ("num_gateways", "max_body_bytes", "max_num_choices", "max_prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.max_stop_strings < 0:
+            raise ValueError(f"max_stop_strings={self.max_stop_strings}: expected 0 or more")
+        for name in ("body_timeout_s", "admission_timeout_s", "keep_alive_s", "max_silence_s"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
+        if not self.queue_timeout_s >= 0.0:
+            raise ValueError(
+                f"queue_timeout_s={self.queue_timeout_s}: expected 0 (no end) or more seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True)
