@@ -175,13 +175,18 @@ class Engine:
                 self._stream.ended(state, reason)
 
     def _expire(self, state: RequestState, now: float) -> None:
+        """Refuse a request that waited too long, unless one of its choices has begun or ended."""
+        live = self._live.get(state.origin.request_id)
+        if live is None or any(choice.has_begun for choice in live.choices):
+            return
         waited_s = now - state.arrived_at
         refusal = Refusal(
             RefusalReason.EXPIRED,
             f"the request waited {waited_s:.1f} s for its turn, longer than it allows",
             retry_after_s=max(1.0, waited_s),
         )
-        self._end(state, FinishReason.REFUSED, now)
+        for choice in live.choices:
+            self._end(choice, FinishReason.REFUSED, now)
         self._stream.refused(state.origin, refusal)
 
     # Stream.

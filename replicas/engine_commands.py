@@ -59,6 +59,10 @@ class Inbox:
             commands.append(self._commands.popleft())
         return commands
 
+    def wake(self) -> None:
+        """Let `wait` return although there is no command."""
+        self._filled.set()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Sleep until there is a command; False if the time ran out first."""
         return self._filled.wait(timeout_s)

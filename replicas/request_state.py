@@ -95,6 +95,11 @@ class RequestState:
         return self.slot is not None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it was ever scheduled, or ended."""
+        return self._timeline.scheduled_at is not None or self.finish_reason is not None
+
+    @property
     def arrived_at(self) -> float:
         """When the engine admitted it, in seconds of the engine's clock."""
         return self._timeline.arrived_at

@@ -1,0 +1,210 @@
+"""A handle on an engine that runs elsewhere: in a process of its own, or in a thread.
+
+The core is a process because each of a step's small calls must win the GIL back: beside a busy
+event loop in the same process a 13 ms step was measured to take 1,457 ms (DESIGN 3).
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from replicas.assembly import build_engine
+from replicas.config import EngineConfig
+from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady
+from replicas.engine_commands import Cancel, Command, FinishChoice, Submit
+from replicas.engine_info import EngineInfo
+from replicas.engine_loop import EngineLoop
+from replicas.request import EngineRequest
+from replicas.step_output import StepOutput
+
+log = logging.getLogger(__name__)
+
+OnOutput = Callable[[StepOutput], None]
+OnExit = Callable[[str], None]
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class EngineStartError(RuntimeError):
+    """The engine could not be built; the message says why."""
+
+
+class EngineClient(Protocol):
+    """Commands to an engine; none of them blocks. Its outputs come through callbacks."""
+
+    info: EngineInfo
+
+    def submit(self, request: EngineRequest) -> None:
+        """Serve a request; its entries come with the outputs, the first says it was admitted."""
+        ...
+
+    def cancel(self, request_id: str, attempt: int) -> None:
+        """End a request whose client left."""
+        ...
+
+    def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
+        """End one choice normally, for a stop string in its text."""
+        ...
+
+    def close(self) -> None:
+        """End the engine; no callback comes after this returns."""
+        ...
+
+
+class _CommandSender:
+    """The commands of EngineClient, for a subclass that can send one."""
+
+    def submit(self, request: EngineRequest) -> None:
+        """Serve a request."""
+        self._send(Submit(request))
+
+    def cancel(self, request_id: str, attempt: int) -> None:
+        """End a request whose client left."""
+        self._send(Cancel(request_id, attempt))
+
+    def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
+        """End one choice normally, for a stop string in its text."""
+        self._send(FinishChoice(request_id, attempt, choice))
+
+    def _send(self, command: Command) -> None:
+        raise NotImplementedError
+
+
+class ProcessEngine(_CommandSender):
+    """An engine in a process of its own, which dies with this one.
+
+    on_output: called from a reader thread with every step's output. on_exit: called once from
+    that thread, with a message, if the core ends without having been told to.
+    """
+
+    def __init__(self, config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> None:
+        self._on_output = on_output
+        self._on_exit = on_exit
+        self._closing = False
+        self._send_lock = threading.Lock()
+        self._connection, self._process = _spawn_core(config)
+        try:
+            self.info = self._await_ready()
+        except BaseException:
+            self._kill()
+            raise
+        self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the core."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the core; killed if it does not end by itself."""
+        self._closing = True
+        try:
+            with self._send_lock:
+                self._connection.send(Close())
+            self._process.wait(CLOSE_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired):
+            log.warning("engine core did not close by itself pid=%d", self.pid)
+        self._kill()
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+        self._connection.close()
+
+    def _send(self, command: Command) -> None:
+        try:
+            with self._send_lock:
+                self._connection.send(command)
+        except OSError:
+            # The core is gone: the reader thread is about to say so to everybody.
+            log.warning("engine core is gone, command dropped pid=%d", self.pid)
+
+    def _await_ready(self) -> EngineInfo:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError) as error:
+                code = self._process.wait()
+                raise EngineStartError(f"the engine core ended with status {code}") from error
+            match message:
+                case CorePhase(name, seconds):
+                    log.info("engine phase=%s seconds=%.2f", name, seconds)
+                case CoreReady(info):
+                    return info
+                case CoreFailed(reason):
+                    raise EngineStartError(reason)
+
+    def _read(self) -> None:
+        reason = ""
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                break
+            if isinstance(message, CoreFailed):
+                reason = message.reason
+            elif not self._closing:
+                self._on_output(message)
+        status = self._process.wait()
+        if not self._closing:
+            self._on_exit(reason or f"the engine core ended with status {status}")
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class ThreadEngine(_CommandSender):
+    """An engine in a thread of this process: for tests and for machines without a spare core."""
+
+    def __init__(self, config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> None:
+        self._engine, self.info = build_engine(config)
+        self._loop = EngineLoop(self._engine, on_output)
+        self._on_exit = on_exit
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the engine after the step under way."""
+        self._loop.stop()
+        self._thread.join()
+        self._engine.close()
+
+    def _send(self, command: Command) -> None:
+        self._engine.inbox.put(command)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except Exception as error:  # noqa: BLE001 - whatever broke the engine ends it for everybody
+            log.exception("engine failed")
+            self._on_exit(f"the engine failed: {type(error).__name__}")
+
+
+def start_engine(config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> EngineClient:
+    """Start a core process and wait until it can serve; EngineStartError if it cannot."""
+    return ProcessEngine(config, on_output=on_output, on_exit=on_exit)
+
+
+def _spawn_core(config: EngineConfig) -> tuple[Connection, "subprocess.Popen[bytes]"]:
+    ours, theirs = Pipe()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "replicas.engine_process", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=_core_environment(config),
+        )
+    ours.send(config)
+    return ours, process
+
+
+def _core_environment(config: EngineConfig) -> dict[str, str]:
+    """Thread counts must be there before torch is loaded; the parent's own are not for the core."""
+    threads = str(config.num_threads or os.cpu_count() or 1)
+    return {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}

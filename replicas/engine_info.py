@@ -1,0 +1,26 @@
+"""What an engine turned out to be once it was built: sizes, back end, start-up times."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Facts that do not change while the engine lives.
+
+    fingerprint: of the model (PreparedModel). block_bytes: K and V of one block in all layers.
+    phases: name and seconds of each part of the start-up, in order.
+    """
+
+    model: str
+    fingerprint: str
+    role: str
+    dtype: str
+    kernels: str
+    deterministic: bool
+    num_threads: int
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    max_model_len: int
+    max_num_seqs: int
+    phases: tuple[tuple[str, float], ...] = ()

@@ -1,0 +1,130 @@
+"""Engines over the simulated runner, and what they say, for tests of everything but arithmetic."""
+
+import random
+from collections.abc import Iterable
+
+from kvstore.block_hash import root_hash
+from replicas.config import SchedulerConfig
+from replicas.engine import Engine
+from replicas.engine_commands import Submit
+from replicas.request import EngineRequest, SamplingParams, TokenEntry
+from replicas.simulated_runner import SimulatedRunner
+from replicas.step_output import StepOutput
+
+BLOCK_SIZE = 4
+VOCAB_SIZE = 50
+
+
+class ManualClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def config(**overrides: object) -> SchedulerConfig:
+    """Small numbers, so that every limit is met soon."""
+    values: dict[str, object] = {
+        "block_size": BLOCK_SIZE,
+        "num_blocks": 64,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 32,
+        "max_model_len": 128,
+        "async_scheduling": False,
+    }
+    return SchedulerConfig(**{**values, **overrides})  # type: ignore[arg-type]
+
+
+def engine(
+    scheduler: SchedulerConfig | None = None,
+    *,
+    clock: ManualClock | None = None,
+    end_token_ids: Iterable[int] = (),
+    **overrides: object,
+) -> Engine:
+    """An engine whose tokens depend on every block it reads."""
+    scheduler = scheduler or config(**overrides)
+    runner = SimulatedRunner(
+        num_blocks=scheduler.num_blocks,
+        block_size=scheduler.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        vocab_size=VOCAB_SIZE,
+    )
+    return Engine(
+        scheduler, runner, clock=clock or ManualClock(), end_token_ids=frozenset(end_token_ids)
+    )
+
+
+def request(
+    request_id: str,
+    prompt: Iterable[int],
+    *,
+    max_tokens: int = 8,
+    tenant: bytes = b"",
+    num_choices: int = 1,
+    attempt: int = 0,
+    priority: int = 0,
+    emitted: Iterable[int] = (),
+    queue_timeout_s: float | None = None,
+    **sampling: object,
+) -> EngineRequest:
+    return EngineRequest(
+        request_id,
+        tuple(prompt),
+        SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type]
+        root=root_hash(fingerprint="test", block_size=BLOCK_SIZE, salt=tenant),
+        num_choices=num_choices,
+        attempt=attempt,
+        priority=priority,
+        emitted_token_ids=tuple(emitted),
+        queue_timeout_s=queue_timeout_s,
+    )
+
+
+def prompt(length: int, *, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB_SIZE), k=length)
+
+
+def submit(target: Engine, *requests: EngineRequest) -> None:
+    for one in requests:
+        target.inbox.put(Submit(one))
+
+
+def run(target: Engine) -> list[StepOutput]:
+    """Step until idle, checking every invariant after each step."""
+    outputs = []
+    while True:
+        output = target.step()
+        target.check()
+        if output is not None:
+            outputs.append(output)
+        elif not target.has_work:
+            return outputs
+
+
+def entries(outputs: Iterable[StepOutput]) -> list[TokenEntry]:
+    return [entry for output in outputs for entry in output.entries]
+
+
+def tokens(outputs: Iterable[StepOutput]) -> dict[tuple[str, int], list[int]]:
+    """Token ids of every choice, by (request id, choice); indices must be without a gap."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for entry in entries(outputs):
+        if entry.token_ids:
+            so_far = found.setdefault((entry.request_id, entry.choice), [])
+            assert entry.index == len(so_far), "a token is missing or doubled"
+            so_far.extend(entry.token_ids)
+    return found
+
+
+def alone(one: EngineRequest, **overrides: object) -> dict[tuple[str, int], list[int]]:
+    """The tokens of a request that has an engine to itself."""
+    target = engine(**overrides)
+    submit(target, one)
+    return tokens(run(target))
