@@ -48,6 +48,7 @@ class Dispatcher(Protocol):
     async def open(self, request: EngineRequest) -> TokenFeed:
         """Submit; returns once an engine has admitted the request.
 
+        A caller that cancels this call withdraws the request: nothing of it stays behind.
         Raises RequestRefused, NoReplica or ReplicaLost.
         """
         ...
