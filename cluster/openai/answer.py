@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from cluster.errors import DispatchError
-from cluster.generation import Generation
 from cluster.openai.api_error import ApiError, from_dispatch_error, internal_error
+from cluster.openai.generation import Generation
 
 log = logging.getLogger(__name__)
 

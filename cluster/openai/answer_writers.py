@@ -8,10 +8,10 @@ from typing import Protocol
 import orjson
 from starlette.types import Send
 
-from cluster.choice_text import ChoiceEnd
-from cluster.generation import ChoiceDelta, Generation
 from cluster.openai.api_error import ApiError
+from cluster.openai.choice_text import ChoiceEnd
 from cluster.openai.event_frames import DONE, KEEP_ALIVE, EventFrames, error_frame
+from cluster.openai.generation import ChoiceDelta, Generation
 from cluster.openai.responses import (
     ChatChoice,
     ChatCompletion,

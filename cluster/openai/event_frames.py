@@ -8,8 +8,8 @@ from typing import Protocol
 
 import orjson
 
-from cluster.choice_text import ChoiceEnd
 from cluster.openai.api_error import ErrorBody
+from cluster.openai.choice_text import ChoiceEnd
 from cluster.openai.responses import ResponseIdentity, Usage
 
 DONE = b"data: [DONE]\n\n"

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.choice_text import TextRules
-from cluster.generation import GenerationPlan
 from cluster.openai.api_error import INVALID_REQUEST, ApiError, ErrorBody, bad_request
 from cluster.openai.chat_request import ChatRequest
+from cluster.openai.choice_text import TextRules
 from cluster.openai.completion_request import CompletionRequest, Prompt
 from cluster.openai.gateway_services import GatewayServices
+from cluster.openai.generation import GenerationPlan
 from cluster.openai.sampling_fields import SamplingFields
 from cluster.text.chat_template import ChatTemplateError
 from cluster.text.tokenizer import InvalidText

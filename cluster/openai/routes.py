@@ -7,13 +7,13 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from cluster.generation import Generation, GenerationPlan
 from cluster.openai.answer import AnswerWriter, GenerationAnswer, Patience
 from cluster.openai.answer_writers import StreamWriter, WholeWriter, chat_body, completion_body
 from cluster.openai.chat_request import ChatRequest
 from cluster.openai.completion_request import CompletionRequest
 from cluster.openai.event_frames import ChatFrames, CompletionFrames
 from cluster.openai.gateway_services import GatewayServices
+from cluster.openai.generation import Generation, GenerationPlan
 from cluster.openai.request_body import (
     parse_chat_request,
     parse_completion_request,

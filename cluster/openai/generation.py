@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 
-from cluster.choice_text import ChoiceEnd, ChoiceText, TextRules
 from cluster.dispatch import Dispatcher, TokenFeed
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
+from cluster.openai.choice_text import ChoiceEnd, ChoiceText, TextRules
 from cluster.text.detokenizer import IncrementalDetokenizer
 from replicas.request import EngineRequest, TokenEntry
 
