@@ -1,0 +1,1 @@
+"""The engine's own benchmark: `python -m replicas.bench`, in one process, without HTTP."""
