@@ -163,9 +163,9 @@ def parse(setting: Setting, given: Given) -> object:
     return value
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:
     """The known name that a misspelt one probably means."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=likeness)
     return found[0] if found else None
 
 

@@ -1,0 +1,1 @@
+"""Starts, watches and ends everything that one machine needs to serve a model."""
