@@ -21,7 +21,6 @@ __all__ = ["ChatTemplate", "ChatTemplateError"]
 
 MAX_OUTPUT_CHARACTERS = 64 * 1024 * 1024
 MAX_RENDER_S = 5.0
-_RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 # Put after the text to be continued, to find its end in the output. Ends with a space, which a
 # template that trims its messages takes away.
 _END_MARK = "\ue000END OF FINAL MESSAGE\ue000 "
@@ -77,6 +76,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -129,9 +129,8 @@ class ChatTemplate:
             raise ChatTemplateError(
                 "continue_final_message and add_generation_prompt exclude each other"
             )
-        for name in _RESERVED:
-            if name in kwargs:
-                raise ChatTemplateError(f"chat_template_kwargs: {name} cannot be set there")
+        if "messages" in kwargs:
+            raise ChatTemplateError("chat_template_kwargs: messages cannot be set there")
 
     def _choose(self, *, has_tools: bool) -> tuple[Template, ContentShape]:
         name = "tool_use" if has_tools and "tool_use" in self._templates else "default"

@@ -42,7 +42,8 @@ def template_messages(
     """Fresh copies of `messages` whose content the template can read.
 
     For a template of strings, text parts are joined by line ends; for one of parts, a string
-    becomes a part. Missing content becomes empty, tool-call arguments become objects, other nulls go away.
+    becomes a part. Missing content becomes empty, tool-call arguments become objects, and other
+    nulls go away.
     Raises ChatTemplateError for a part that is not text.
     """
     return [_message(message, place, shape=shape) for place, message in enumerate(messages)]
