@@ -76,15 +76,46 @@ class ReplicaConfig:
     num_replicas: engines that serve the model, each with a KV cache of its own.
     startup_timeout_s: longest wait until a new replica can take requests.
     shutdown_timeout_s: how long running requests may go on once the service is told to stop.
+    num_cpus: CPU slots that Ray places one replica by; they limit nothing.
+    num_gpus: GPUs of one replica.
+    health_check_period_s: how often Serve asks a gateway and a replica for its health.
+    health_check_timeout_s: an answer that takes longer counts as a failure.
+    stall_timeout_s: a replica with work and without a step for this long is replaced.
+    token_stream_host: address that a replica's token stream listens on; several hosts need 0.0.0.0.
+    token_stream_port: TCP port of the token stream; 0 takes any free one.
+    gateway_grace_s: how long a gateway may stay away from a replica before its requests end.
+    max_stream_message_bytes: largest message of the token stream, in both directions.
     """
 
     num_replicas: int = 1
     startup_timeout_s: float = 600.0
     shutdown_timeout_s: float = 5.0
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    health_check_period_s: float = 5.0
+    health_check_timeout_s: float = 30.0
+    stall_timeout_s: float = 60.0
+    token_stream_host: str = "127.0.0.1"
+    token_stream_port: int = 0
+    gateway_grace_s: float = 3.0
+    max_stream_message_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.num_replicas < 1:
             raise ValueError(f"num_replicas={self.num_replicas}: expected at least 1")
+        for name in ("num_cpus", "num_gpus", "gateway_grace_s"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        for name in ("health_check_period_s", "health_check_timeout_s", "stall_timeout_s"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
+        if not 0 <= self.token_stream_port <= 65535:
+            raise ValueError(f"token_stream_port={self.token_stream_port}: expected 0 to 65535")
+        if self.max_stream_message_bytes < 65536:
+            raise ValueError(
+                f"max_stream_message_bytes={self.max_stream_message_bytes}: "
+                "expected at least 64 KiB"
+            )
         if not self.startup_timeout_s > 0.0:
             raise ValueError(
                 f"startup_timeout_s={self.startup_timeout_s}: expected more than 0 seconds"

@@ -1,0 +1,70 @@
+"""Builds the Serve application: gateways in front, replicas behind (`cluster.app:build_app`)."""
+
+from collections.abc import Mapping
+
+from ray import serve
+from ray.serve.schema import LoggingConfig
+
+from cluster.config import ClusterConfig
+from cluster.engine_starting import EngineStarter, start_real_engine
+from cluster.gateway_deployment import Gateway
+from cluster.replica_deployment import Replica
+from cluster.serve_router_adapter import RouteObeyingRouter
+
+# The engine queues and refuses (DESIGN 2.5), so Serve's own limit of 5 must never be reached.
+MAX_ONGOING_REQUESTS = 1_000_000
+
+SHUTDOWN_POLL_S = 0.2
+
+_ROUTER_CLASS = f"{RouteObeyingRouter.__module__}.{RouteObeyingRouter.__name__}"
+
+GATEWAY = "gateway"
+REPLICA = "replica"
+
+
+def build_app(args: Mapping[str, object]) -> serve.Application:
+    """The application that `args` (ClusterConfig as plain values, or a part of it) describes.
+
+    The model must be a prepared folder that every node can read.
+    """
+    return compose(ClusterConfig.from_args(args), start_engine=start_real_engine)
+
+
+def compose(config: ClusterConfig, *, start_engine: EngineStarter) -> serve.Application:
+    """The application of a config; `start_engine` runs in each replica's process."""
+    args = config.to_args()
+    replicas = _replica_deployment(config).bind(args, start_engine)
+    return _gateway_deployment(config).bind(args, replicas)
+
+
+def _replica_deployment(config: ClusterConfig) -> serve.Deployment:
+    settings = config.replica
+    make = serve.deployment(
+        name=REPLICA,
+        num_replicas=settings.num_replicas,
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        health_check_period_s=settings.health_check_period_s,
+        health_check_timeout_s=settings.health_check_timeout_s,
+        graceful_shutdown_wait_loop_s=SHUTDOWN_POLL_S,
+        graceful_shutdown_timeout_s=settings.shutdown_timeout_s,
+        ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
+        request_router_config={"request_router_class": _ROUTER_CLASS},
+        logging_config=LoggingConfig(enable_access_log=False),
+    )
+    return make(Replica)
+
+
+def _gateway_deployment(config: ClusterConfig) -> serve.Deployment:
+    settings = config.replica
+    make = serve.deployment(
+        name=GATEWAY,
+        num_replicas=config.gateway.num_gateways,
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        health_check_period_s=settings.health_check_period_s,
+        health_check_timeout_s=settings.health_check_timeout_s,
+        graceful_shutdown_wait_loop_s=SHUTDOWN_POLL_S,
+        graceful_shutdown_timeout_s=settings.shutdown_timeout_s,
+        ray_actor_options={"num_cpus": 0},
+        logging_config=LoggingConfig(enable_access_log=False),
+    )
+    return make(serve.ingress()(Gateway))

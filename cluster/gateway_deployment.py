@@ -1,0 +1,98 @@
+"""The Serve deployment that speaks HTTP: binds routes, tokenizer, router and streams together."""
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+
+from cluster.cluster_secret import cluster_secret
+from cluster.config import ClusterConfig
+from cluster.http_app import GatewayServices, build_http_app
+from cluster.replica_announcement import ReplicaAnnouncement
+from cluster.replica_directory import Compatibility, ReplicaDirectory
+from cluster.replica_link import GatewayIdentity
+from cluster.serve_dispatcher import ServeDispatcher
+from cluster.serve_router_adapter import ServeCaller, follow_replicas
+from cluster.text.chat_template import ChatTemplate
+from cluster.text.tokenizer import TextTokenizer
+from replicas.models.prepared_model import PreparedModel
+from router.policies import policy_named
+from router.request_router import RequestRouter
+
+log = logging.getLogger(__name__)
+
+_DISTRIBUTION = "pagoda-serve"
+
+
+class Gateway:
+    """One copy of the HTTP side. It is ready when it has met the first replica.
+
+    args: a ClusterConfig as plain values; its model is a prepared folder. replicas: the handle of
+    the replica deployment.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, args: Mapping[str, object], replicas: DeploymentHandle[Any]
+    ) -> None:
+        config = ClusterConfig.from_args(args)
+        model = PreparedModel.load(config.engine.model)
+        router = RequestRouter(policy_named(config.router.policy))
+        self._directory = ReplicaDirectory(
+            identity=GatewayIdentity(
+                gateway_id=uuid.uuid4().hex,
+                secret=cluster_secret(os.environ),
+                max_message_bytes=config.replica.max_stream_message_bytes,
+            ),
+            config=config.router,
+            router=router,
+            clock=time.monotonic,
+            compatibility=Compatibility(fingerprint=model.fingerprint),
+        )
+        self._dispatcher = ServeDispatcher(
+            router=router,
+            directory=self._directory,
+            call=ServeCaller(replicas),
+            config=config.router,
+        )
+        self._directory.start()
+        await follow_replicas(replicas, self._directory)
+        sizes = await self._directory.first_announcement()
+        self._services = await asyncio.to_thread(_services, config, model, self._dispatcher, sizes)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Called by Serve after the constructor."""
+        return build_http_app(self._services)
+
+    async def __del__(self) -> None:
+        """Called by Serve when the gateway is to end."""
+        # The constructor may have failed before there was anything to close.
+        for part in ("_dispatcher", "_directory"):
+            if hasattr(self, part):
+                await getattr(self, part).close()
+
+
+def _services(
+    config: ClusterConfig,
+    model: PreparedModel,
+    dispatcher: ServeDispatcher,
+    sizes: ReplicaAnnouncement,
+) -> GatewayServices:
+    tokenizer = TextTokenizer.load(model)
+    return GatewayServices(
+        model=model,
+        config=config.gateway,
+        tokenizer=tokenizer,
+        template=ChatTemplate.load(model),
+        dispatcher=dispatcher,
+        max_model_len=sizes.max_model_len,
+        block_size=sizes.block_size,
+        num_blocks=sizes.num_blocks,
+        version=version(_DISTRIBUTION),
+    )

@@ -1,0 +1,61 @@
+"""One gateway as a replica sees it: what waits for it, and whether it is there to take it."""
+
+import asyncio
+from collections.abc import Callable
+
+from cluster.token_outbox import TokenOutbox
+
+
+class GatewaySession:
+    """Survives breaks of the stream for `grace_s`; then `on_lost` is called, once.
+
+    A gateway that attaches again while its old stream still seems open takes over from it: the
+    old one was broken in a way this side has not noticed.
+    """
+
+    def __init__(self, gateway_id: str, *, grace_s: float, on_lost: Callable[[str], None]) -> None:
+        self.gateway_id = gateway_id
+        self.outbox = TokenOutbox()
+        self.wake = asyncio.Event()
+        self._grace_s = grace_s
+        self._on_lost = on_lost
+        self._visit = 0
+        self._is_attached = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a stream is open now."""
+        return self._is_attached
+
+    def attach(self) -> int:
+        """A stream opened; returns its number, which a later one makes stale."""
+        self._stop_timer()
+        self._visit += 1
+        self._is_attached = True
+        self.wake.set()
+        return self._visit
+
+    def is_current(self, visit: int) -> bool:
+        """Whether that stream is still the one to write to."""
+        return self._is_attached and visit == self._visit
+
+    def detach(self, visit: int) -> None:
+        """That stream ended; unless another came, the gateway has `grace_s` to come back."""
+        if visit != self._visit or not self._is_attached:
+            return
+        self._is_attached = False
+        self._timer = asyncio.get_running_loop().call_later(
+            self._grace_s, self._on_lost, self.gateway_id
+        )
+
+    def close(self) -> None:
+        """Forget the gateway without calling `on_lost`."""
+        self._stop_timer()
+        self._is_attached = False
+        self.wake.set()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,87 @@
+"""The Serve deployment that owns one engine: carries Serve's calls to a ReplicaService."""
+
+import logging
+import os
+from collections.abc import Mapping
+
+import ray
+from ray import serve
+
+from cluster.cluster_secret import cluster_secret
+from cluster.config import ClusterConfig
+from cluster.engine_starting import EngineStarter
+from cluster.engine_supervisor import HealthLimits
+from cluster.open_requests import Acknowledgement
+from cluster.replica_announcement import ReplicaRoute
+from cluster.replica_service import ReplicaIdentity, ReplicaService
+from cluster.token_stream_server import StreamBinding
+from replicas.request import EngineRequest
+
+log = logging.getLogger(__name__)
+
+_EVERY_INTERFACE = ("0.0.0.0", "::", "")
+
+
+class Replica:
+    """One engine under Serve: its lifecycle, health and calls; tokens do not pass here.
+
+    args: a ClusterConfig as plain values. start_engine: how to get a core.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, args: Mapping[str, object], start_engine: EngineStarter
+    ) -> None:
+        config = ClusterConfig.from_args(args)
+        limits = HealthLimits(
+            stall_s=config.replica.stall_timeout_s, restart_s=config.replica.startup_timeout_s
+        )
+        self._service = ReplicaService(
+            _identity(config),
+            start_engine=lambda on_output, on_exit: start_engine(
+                config.engine, on_output=on_output, on_exit=on_exit
+            ),
+            binding=_binding(config),
+            limits=limits,
+        )
+        await self._service.start()
+
+    async def generate(self, request: EngineRequest, route: ReplicaRoute) -> Acknowledgement:
+        """Run one request; the call stays open until it has ended."""
+        return await self._service.generate(request, route)
+
+    def record_replica_metadata(self) -> dict[str, object]:
+        """Called by Serve once, when the replica is ready; reaches every gateway."""
+        return self._service.announcement.to_metadata()
+
+    async def check_health(self) -> None:
+        """Called by Serve; raises when the engine makes no progress."""
+        self._service.check_health()
+
+    async def __del__(self) -> None:
+        """Called by Serve when requests have drained and the replica is to end."""
+        # The constructor may have failed before there was a service.
+        service = getattr(self, "_service", None)
+        if service is not None:
+            await service.close()
+
+
+def _identity(config: ClusterConfig) -> ReplicaIdentity:
+    host = config.replica.token_stream_host
+    if host in _EVERY_INTERFACE:
+        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    return ReplicaIdentity(
+        replica_id=serve.get_replica_context().replica_id.unique_id,
+        role=config.engine.role,
+        advertise_host=host,
+    )
+
+
+def _binding(config: ClusterConfig) -> StreamBinding:
+    return StreamBinding(
+        host=config.replica.token_stream_host,
+        secret=cluster_secret(os.environ),
+        port=config.replica.token_stream_port,
+        heartbeat_interval_s=config.router.heartbeat_interval_s,
+        gateway_grace_s=config.replica.gateway_grace_s,
+        max_message_bytes=config.replica.max_stream_message_bytes,
+    )

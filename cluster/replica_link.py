@@ -1,0 +1,184 @@
+"""One replica as a gateway sees it: its stream, its state, and the feeds that hang on it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.errors import ReplicaLost
+from cluster.replica_announcement import ReplicaAnnouncement
+from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage
+from cluster.token_feed import NotAccepted, StreamFeed
+from cluster.token_stream_client import StreamTarget, TokenStreamClient
+from router.config import RouterConfig
+from router.liveness import ReplicaLiveness
+from router.replica_status import ReplicaState, ReplicaStatus
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayIdentity:
+    """gateway_id: unique to this gateway process. secret: the cluster's, for token streams."""
+
+    gateway_id: str
+    secret: str
+    max_message_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """Whom a link tells: of every change of status, and of KV events with the replica's id."""
+
+    on_status: Callable[[ReplicaStatus], None]
+    on_kv_events: Callable[[str, KvEventBatch], None]
+
+
+class ReplicaLink:
+    """Listens to one replica's stream; knows its state at any moment without asking it."""
+
+    def __init__(
+        self,
+        replica_id: str,
+        announcement: ReplicaAnnouncement,
+        *,
+        identity: GatewayIdentity,
+        config: RouterConfig,
+        events: LinkEvents,
+        clock: Callable[[], float],
+    ) -> None:
+        self.replica_id = replica_id
+        self.announcement = announcement
+        self._events = events
+        self._clock = clock
+        self._report = EngineReport()
+        self._feeds: dict[tuple[str, int], StreamFeed] = {}
+        self._liveness = ReplicaLiveness(
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            suspect_after_missed=config.suspect_after_missed,
+            stuck_after_s=config.stuck_after_s,
+        )
+        self._client = TokenStreamClient(
+            StreamTarget(
+                address=announcement.address,
+                gateway_id=identity.gateway_id,
+                secret=identity.secret,
+                resume_timeout_s=config.resume_timeout_s,
+                max_message_bytes=identity.max_message_bytes,
+            ),
+            listener=self,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        """Open the stream in the background."""
+        self._client.start()
+
+    async def close(self) -> None:
+        """Close the stream; feeds that are still open end with ReplicaLost."""
+        await self._client.close()
+        self._fail_feeds("The replica is gone.")
+
+    @property
+    def num_feeds(self) -> int:
+        """Requests of this gateway that are open there."""
+        return len(self._feeds)
+
+    @property
+    def report(self) -> EngineReport:
+        """What the replica said last."""
+        return self._report
+
+    def status(self) -> ReplicaStatus:
+        """What the router should know of this replica now."""
+        stats = self._report.stats
+        return ReplicaStatus(
+            replica_id=self.replica_id,
+            role=self.announcement.role,
+            state=self._liveness.state(self._clock()),
+            outstanding_tokens=self._report.outstanding_tokens,
+            num_running=stats.num_running,
+            num_waiting=stats.num_waiting,
+            max_num_seqs=stats.max_num_seqs,
+            num_blocks=stats.num_blocks,
+            num_free_blocks=stats.num_free_blocks,
+        )
+
+    def stuck_s(self) -> float:
+        """For how long it has had work without a step; 0.0 when it advances."""
+        return self._liveness.stuck_s(self._clock())
+
+    def add_feed(self, feed: StreamFeed) -> None:
+        """Entries of that request and attempt go to this feed from now on."""
+        self._feeds[(feed.request.request_id, feed.request.attempt)] = feed
+
+    def remove_feed(self, feed: StreamFeed) -> None:
+        """Nobody reads there any more; later entries of it are dropped."""
+        self._feeds.pop((feed.request.request_id, feed.request.attempt), None)
+
+    def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
+        """Tell the replica that a stop string ended this choice."""
+        self._client.finish_choice(request_id, attempt, choice)
+
+    def reject(self, request_id: str, attempt: int, reason: str) -> None:
+        """Serve could not bring that request to the replica."""
+        feed = self._feeds.get((request_id, attempt))
+        if feed is not None and not feed.admitted.done():
+            feed.fail(NotAccepted(reason))
+
+    def leave_set(self) -> None:
+        """The replica is no longer deployed: it drains until its stream ends."""
+        self._liveness.on_left_set()
+        self._tell()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it left the deployment and its stream has ended."""
+        return self._liveness.state(self._clock()) is ReplicaState.GONE
+
+    def on_open(self) -> None:
+        """The stream is up."""
+        self._liveness.on_open(self._clock())
+        self._tell()
+
+    def on_step(self, step: StepMessage) -> None:
+        """Status first: whoever is admitted by this step is already counted in it."""
+        self._liveness.on_step(self._clock())
+        self._report = step.report
+        self._tell()
+        for batch in step.kv_events:
+            self._events.on_kv_events(self.replica_id, batch)
+        for entry in step.entries:
+            feed = self._feeds.get((entry.request_id, entry.attempt))
+            if feed is not None:
+                feed.push(entry)
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """The replica lives."""
+        self._liveness.on_heartbeat(
+            self._clock(),
+            last_step_age_s=heartbeat.last_step_age_s,
+            has_work=heartbeat.has_work,
+            is_accepting=heartbeat.is_accepting,
+        )
+        self._report = heartbeat.report
+        self._tell()
+
+    def on_break(self) -> None:
+        """The stream broke and may come back."""
+        self._liveness.on_break()
+        self._tell()
+
+    def on_lost(self, reason: str) -> None:
+        """Whatever was open there is lost."""
+        self._liveness.on_lost()
+        self._report = EngineReport()
+        log.warning("replica lost replica=%s open=%d", self.replica_id, len(self._feeds))
+        self._fail_feeds("The replica was lost while it worked on the request.")
+        self._tell()
+
+    def _fail_feeds(self, message: str) -> None:
+        for feed in list(self._feeds.values()):
+            feed.fail(ReplicaLost(message))
+
+    def _tell(self) -> None:
+        self._events.on_status(self.status())

@@ -1,0 +1,180 @@
+"""One replica without Ray: takes requests, runs the engine, streams tokens to every gateway."""
+
+import asyncio
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+
+from cluster.engine_supervisor import EngineSupervisor, HealthLimits, StartEngine
+from cluster.open_requests import Acknowledgement, OpenRequests
+from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
+from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat, KvEventBatch
+from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
+from replicas.engine_info import EngineInfo
+from replicas.engine_stats import EngineStats
+from replicas.request import EngineRequest
+from replicas.step_output import StepOutput
+from router.replica_status import ReplicaRole
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentity:
+    """replica_id: as the deployment knows it. advertise_host: where gateways find this process."""
+
+    replica_id: str
+    role: ReplicaRole
+    advertise_host: str
+
+
+class ReplicaService:
+    """Owns an engine and a token stream; every method runs on the event loop.
+
+    A request is a call that stays open until it has ended (DESIGN 2.5): ending the call early
+    cancels the request, and the engine frees its blocks within a step.
+    """
+
+    def __init__(
+        self,
+        identity: ReplicaIdentity,
+        *,
+        start_engine: StartEngine,
+        binding: StreamBinding,
+        limits: HealthLimits,
+    ) -> None:
+        self._identity = identity
+        self._requests = OpenRequests()
+        self._stats = EngineStats()
+        self._kv_number = 0
+        self._kv_epoch = 0
+        self._is_closing = False
+        self._engine = EngineSupervisor(
+            start_engine,
+            on_steps=self._on_steps,
+            on_core_lost=self._on_core_lost,
+            clock=time.monotonic,
+            limits=limits,
+        )
+        self._stream = TokenStreamServer(
+            replica_id=identity.replica_id,
+            incarnation=uuid.uuid4().hex,
+            binding=binding,
+            callbacks=StreamCallbacks(
+                heartbeat=self.heartbeat,
+                on_finish_choice=self._engine.finish_choice,
+                on_gateway_lost=self._on_gateway_lost,
+            ),
+        )
+        self._info: EngineInfo | None = None
+        self._port = 0
+
+    async def start(self) -> None:
+        """Start the engine, then listen; returns when requests can be served."""
+        self._info = await self._engine.start()
+        self._port = await self._stream.start()
+
+    @property
+    def announcement(self) -> ReplicaAnnouncement:
+        """What gateways need to know; only after `start`."""
+        assert self._info is not None
+        return ReplicaAnnouncement(
+            address=f"{self._identity.advertise_host}:{self._port}",
+            role=self._identity.role,
+            block_size=self._info.block_size,
+            fingerprint=self._info.fingerprint,
+            protocol_version=PROTOCOL_VERSION,
+            max_model_len=self._info.max_model_len,
+            num_blocks=self._info.num_blocks,
+        )
+
+    async def generate(self, request: EngineRequest, route: ReplicaRoute) -> Acknowledgement:
+        """Run a request to its end; cancelling this call cancels the request."""
+        key = (request.request_id, request.attempt)
+        if (obstacle := self._obstacle(key, route)) is not None:
+            return Acknowledgement(is_accepted=False, reason=obstacle)
+        done = self._requests.add(request, route.gateway_id)
+        self._engine.submit(request)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if self._requests.remove(key):
+                self._engine.cancel(*key)
+                self._note_idle()
+            raise
+
+    def heartbeat(self) -> Heartbeat:
+        """This replica's state now."""
+        return Heartbeat(
+            last_step_age_s=self._engine.last_step_age_s,
+            has_work=len(self._requests) > 0,
+            is_accepting=self._engine.is_ready and not self._is_closing,
+            report=self._report(),
+        )
+
+    def check_health(self) -> None:
+        """Raise EngineUnhealthy if the engine makes no progress. Never waits."""
+        self._engine.check()
+
+    async def close(self) -> None:
+        """End the engine, then every stream, with a goodbye. Open requests end with an error."""
+        self._is_closing = True
+        self._stream.publish(self._requests.fail_all(), self._report())
+        await self._engine.close()
+        await self._stream.close("the replica shuts down")
+
+    def _obstacle(self, key: tuple[str, int], route: ReplicaRoute) -> str | None:
+        """Why a request cannot be taken now; None if it can."""
+        if self._is_closing:
+            return "the replica shuts down"
+        if not self._engine.is_ready:
+            return "the engine core is being restarted"
+        if not self._stream.has_gateway(route.gateway_id):
+            return "no token stream to the gateway"
+        # Serve sends a call again when it could not tell whether the first one arrived.
+        if key in self._requests:
+            return "the request is already here"
+        return None
+
+    def _on_steps(self, outputs: list[StepOutput]) -> None:
+        for output in outputs:
+            entries = self._requests.apply(output.entries)
+            self._stats = output.stats
+            self._stream.publish(entries, self._report(), self._number_events(output))
+        self._note_idle()
+
+    def _number_events(self, output: StepOutput) -> KvEventBatch | None:
+        if self._kv_epoch != self._engine.epoch:
+            self._kv_epoch, self._kv_number = self._engine.epoch, 0
+        if not output.kv_events:
+            return None
+        batch = KvEventBatch(self._kv_epoch, self._kv_number, output.kv_events)
+        self._kv_number += len(output.kv_events)
+        return batch
+
+    def _on_core_lost(self, message: str) -> None:
+        num_failed = len(self._requests)
+        failed = self._requests.fail_all()
+        self._stats = EngineStats()
+        self._stream.publish(failed, self._report())
+        log.error("requests ended by lost core num=%d message=%s", num_failed, message)
+
+    def _on_gateway_lost(self, gateway_id: str) -> None:
+        keys = self._requests.keys_of(gateway_id)
+        for key in keys:
+            self._engine.cancel(*key)
+        self._requests.drop(keys, reason="the gateway is gone")
+        self._note_idle()
+
+    def _report(self) -> EngineReport:
+        return EngineReport(
+            epoch=self._engine.epoch,
+            outstanding_tokens=self._requests.outstanding_tokens,
+            num_open_requests=len(self._requests),
+            stats=self._stats,
+        )
+
+    def _note_idle(self) -> None:
+        if not len(self._requests):
+            self._engine.on_idle()

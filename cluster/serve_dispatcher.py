@@ -1,0 +1,198 @@
+"""Brings a request to a replica and its tokens back, trying another replica while that is safe.
+
+The router chooses before the call (DESIGN 2.2). The call carries the request and stays open; the
+replica's stream says whether it was admitted. A replica that refuses, left, or does not admit in
+time is given up and another is chosen: nothing has reached the client yet, so nobody can tell.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cluster.dispatch import ClusterHealth
+from cluster.errors import DispatchError, NoReplica, ReplicaLost, RequestRefused
+from cluster.open_requests import Acknowledgement
+from cluster.replica_announcement import ReplicaRoute
+from cluster.replica_directory import ReplicaDirectory
+from cluster.replica_link import ReplicaLink
+from cluster.token_feed import NotAccepted, StreamFeed
+from replicas.request import EngineRequest, RefusalReason
+from router.config import RouterConfig
+from router.request_router import RequestRouter, Reservation
+from router.routing_policy import RoutingRequest
+
+log = logging.getLogger(__name__)
+
+# Longest time between the answer that a request ended and its last tokens on the stream.
+LAST_TOKENS_TIMEOUT_S = 5.0
+RETRY_AFTER_S = 1.0
+
+CallReplica = Callable[[EngineRequest, ReplicaRoute], "asyncio.Task[Acknowledgement]"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try of one request at one replica."""
+
+    link: ReplicaLink
+    feed: StreamFeed
+    call: "asyncio.Task[Acknowledgement]"
+
+
+class ServeDispatcher:
+    """The Dispatcher of a gateway.
+
+    call: starts the unary call to the replica that the route names; cancelling the task must
+    cancel the request there.
+    """
+
+    def __init__(
+        self,
+        *,
+        router: RequestRouter,
+        directory: ReplicaDirectory,
+        call: CallReplica,
+        config: RouterConfig,
+    ) -> None:
+        self._router = router
+        self._directory = directory
+        self._call = call
+        self._config = config
+        self._lingering: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[Acknowledgement]] = set()
+
+    async def open(self, request: EngineRequest) -> StreamFeed:
+        """Submit; returns once an engine has admitted the request.
+
+        Raises RequestRefused if every replica that was asked refused, NoReplica if none could be
+        asked.
+        """
+        excluded: set[str] = set()
+        refused: RequestRefused | None = None
+        for tries in range(self._config.max_tries):
+            reservation = self._router.choose(
+                _routing_request(request), exclude=frozenset(excluded)
+            )
+            if reservation is None:
+                break
+            try:
+                return await self._try(
+                    replace(request, attempt=request.attempt + tries), reservation
+                )
+            except RequestRefused as error:
+                if error.refusal.reason is not RefusalReason.QUEUE_FULL:
+                    raise
+                refused = error
+            except DispatchError as error:
+                log.warning(
+                    "replica given up request=%s replica=%s reason=%s",
+                    request.request_id,
+                    reservation.replica_id,
+                    error,
+                )
+            excluded.add(reservation.replica_id)
+        if refused is not None:
+            raise refused
+        raise NoReplica("No replica can take requests now.", retry_after_s=RETRY_AFTER_S)
+
+    def health(self) -> ClusterHealth:
+        """What the last statuses and heartbeats say."""
+        return self._directory.health()
+
+    @property
+    def num_open_calls(self) -> int:
+        """Calls to replicas that have not been answered yet."""
+        return len(self._calls)
+
+    async def close(self) -> None:
+        """Cancel every call that is still open."""
+        pending = [*self._calls, *self._lingering]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _try(self, request: EngineRequest, reservation: Reservation) -> StreamFeed:
+        """One replica's chance; on any failure nothing of it is left behind."""
+        attempt = self._begin(request, reservation)
+        try:
+            async with asyncio.timeout(self._config.accept_timeout_s):
+                await attempt.feed.admitted
+        except TimeoutError:
+            await attempt.feed.close()
+            raise NotAccepted("not admitted in time") from None
+        except BaseException:
+            await attempt.feed.close()
+            raise
+        finally:
+            # Admitted, it is counted in the replica's own figure; else it is not there.
+            self._router.settle(reservation)
+        return attempt.feed
+
+    def _begin(self, request: EngineRequest, reservation: Reservation) -> Attempt:
+        link = self._directory.link(reservation.replica_id)
+        if link is None:
+            self._router.release(reservation)
+            raise NotAccepted("the replica is gone")
+        feed = StreamFeed(
+            request,
+            on_finish_choice=lambda choice: link.finish_choice(
+                request.request_id, request.attempt, choice
+            ),
+            on_close=lambda may_end: self._leave(attempt, may_end=may_end),
+        )
+        link.add_feed(feed)
+        route = ReplicaRoute(link.replica_id, self._directory.gateway_id)
+        call = self._call(request, route)
+        self._calls.add(call)
+        attempt = Attempt(link, feed, call)
+        call.add_done_callback(lambda done: self._on_answer(attempt, done))
+        return attempt
+
+    def _on_answer(self, attempt: Attempt, call: "asyncio.Task[Acknowledgement]") -> None:
+        """The call ended. Its stream should say so too; if not in time, the request is lost."""
+        self._calls.discard(call)
+        if call.cancelled() or attempt.feed.has_ended:
+            return
+        error = call.exception()
+        if error is not None:
+            log.warning("call failed request=%s error=%r", attempt.feed.request.request_id, error)
+            attempt.feed.fail(ReplicaLost("The replica was lost while it worked on the request."))
+            return
+        answer = call.result()
+        if not answer.is_accepted:
+            attempt.feed.fail(NotAccepted(answer.reason))
+            return
+        asyncio.get_running_loop().call_later(
+            LAST_TOKENS_TIMEOUT_S,
+            attempt.feed.fail,
+            ReplicaLost("The last tokens of the request did not arrive."),
+        )
+
+    def _leave(self, attempt: Attempt, *, may_end: bool) -> None:
+        """The reader left: cancel the call, unless the request is about to end by itself."""
+        attempt.link.remove_feed(attempt.feed)
+        if attempt.call.done():
+            return
+        if not may_end:
+            attempt.call.cancel()
+            return
+        task = asyncio.create_task(_let_end(attempt.call))
+        self._lingering.add(task)
+        task.add_done_callback(self._lingering.discard)
+
+
+async def _let_end(call: "asyncio.Task[Acknowledgement]") -> None:
+    """Wait for the answer a little; a replica that does not end the request is told to."""
+    done, _ = await asyncio.wait({call}, timeout=LAST_TOKENS_TIMEOUT_S)
+    if not done:
+        call.cancel()
+
+
+def _routing_request(request: EngineRequest) -> RoutingRequest:
+    return RoutingRequest(
+        request_id=request.request_id,
+        prompt_tokens=len(request.prompt_token_ids) + len(request.emitted_token_ids),
+        max_output_tokens=request.num_choices * request.sampling.max_tokens,
+        block_hashes=request.block_hashes,
+    )

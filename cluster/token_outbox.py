@@ -1,0 +1,145 @@
+"""Holds what one gateway has not taken yet, in bounded memory however slowly it reads.
+
+A step that finds an earlier one still waiting is merged into it: tokens of one choice are joined,
+the report is replaced by the newest, and KV events beyond a bound are dropped oldest first, which
+their numbers show. So an engine never waits for a reader, and the memory held is bounded by the
+open requests' own max_tokens. A few sent messages are kept, so that a stream that broke and came
+back goes on where it stopped.
+"""
+
+from collections import deque
+
+from cluster.stream_codec import (
+    EngineReport,
+    Heartbeat,
+    KvEventBatch,
+    StepMessage,
+    encode_heartbeat,
+    encode_step,
+)
+from replicas.request import TokenEntry
+
+MAX_REPLAY_MESSAGES = 256
+MAX_REPLAY_BYTES = 8 * 1024 * 1024
+MAX_KV_EVENTS = 4096
+
+_ChoiceKey = tuple[str, int, int]
+
+
+class TokenOutbox:
+    """Messages for one gateway, made as late as possible and merged until then."""
+
+    def __init__(
+        self,
+        *,
+        max_replay_messages: int = MAX_REPLAY_MESSAGES,
+        max_replay_bytes: int = MAX_REPLAY_BYTES,
+        max_kv_events: int = MAX_KV_EVENTS,
+    ) -> None:
+        self._max_replay_messages = max_replay_messages
+        self._max_replay_bytes = max_replay_bytes
+        self._max_kv_events = max_kv_events
+        self._entries: dict[_ChoiceKey, TokenEntry] = {}
+        self._report: EngineReport | None = None
+        self._kv: deque[KvEventBatch] = deque()
+        self._num_kv_events = 0
+        self._heartbeat: Heartbeat | None = None
+        self._sequence = 0
+        self._sent: deque[tuple[int, bytes]] = deque()
+        self._sent_bytes = 0
+        self._again: deque[bytes] = deque()
+        self._num_steps_waiting = 0
+        self.num_coalesced_steps = 0
+
+    def add_step(
+        self, entries: tuple[TokenEntry, ...], report: EngineReport, kv: KvEventBatch | None
+    ) -> None:
+        """Take in one step's news for this gateway."""
+        for entry in entries:
+            key = (entry.request_id, entry.attempt, entry.choice)
+            earlier = self._entries.get(key)
+            self._entries[key] = entry if earlier is None else join_entries(earlier, entry)
+        if kv is not None:
+            self._add_kv(kv)
+        self._report = report
+        self._num_steps_waiting += 1
+        if self._num_steps_waiting > 1:
+            self.num_coalesced_steps += 1
+
+    def add_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Say that the replica lives; replaces a heartbeat that was not taken."""
+        self._heartbeat = heartbeat
+
+    def take(self) -> bytes | None:
+        """The next message to send, serialised; None when there is nothing to say."""
+        if self._again:
+            return self._again.popleft()
+        if self._report is not None:
+            return self._take_step(self._report)
+        if self._heartbeat is not None:
+            message = encode_heartbeat(self._heartbeat).SerializeToString()
+            self._heartbeat = None
+            return message
+        return None
+
+    def rewind(self, last_sequence: int) -> bool:
+        """Send again all after `last_sequence`; False if some of that is no longer kept."""
+        if last_sequence > self._sequence:
+            return False
+        oldest = self._sent[0][0] if self._sent else self._sequence + 1
+        if last_sequence + 1 < oldest:
+            return False
+        self._again = deque(message for number, message in self._sent if number > last_sequence)
+        return True
+
+    def _take_step(self, report: EngineReport) -> bytes:
+        self._sequence += 1
+        message = encode_step(
+            StepMessage(
+                sequence=self._sequence,
+                entries=tuple(self._entries.values()),
+                report=report,
+                kv_events=tuple(self._kv),
+            )
+        ).SerializeToString()
+        self._entries.clear()
+        self._report = None
+        self._kv.clear()
+        self._num_kv_events = 0
+        self._num_steps_waiting = 0
+        self._keep(message)
+        return message
+
+    def _keep(self, message: bytes) -> None:
+        self._sent.append((self._sequence, message))
+        self._sent_bytes += len(message)
+        while (
+            len(self._sent) > self._max_replay_messages or self._sent_bytes > self._max_replay_bytes
+        ):
+            self._sent_bytes -= len(self._sent.popleft()[1])
+
+    def _add_kv(self, batch: KvEventBatch) -> None:
+        self._kv.append(batch)
+        self._num_kv_events += len(batch.events)
+        while self._num_kv_events > self._max_kv_events:
+            self._num_kv_events -= len(self._kv.popleft().events)
+
+
+def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:
+    """Two entries of one choice as one; an empty earlier one (admission) leaves no trace."""
+    assert not earlier.token_ids or earlier.index + len(earlier.token_ids) == later.index, (
+        earlier,
+        later,
+    )
+    return TokenEntry(
+        request_id=later.request_id,
+        attempt=later.attempt,
+        choice=later.choice,
+        index=earlier.index if earlier.token_ids else later.index,
+        token_ids=earlier.token_ids + later.token_ids,
+        finish_reason=later.finish_reason or earlier.finish_reason,
+        stop_token_id=later.stop_token_id or earlier.stop_token_id,
+        num_cached_tokens=earlier.num_cached_tokens or later.num_cached_tokens,
+        refusal=later.refusal or earlier.refusal,
+        timeline=later.timeline or earlier.timeline,
+    )

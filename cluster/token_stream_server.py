@@ -1,0 +1,247 @@
+"""The replica's end of the token plane: every gateway gets its own tokens on one stream.
+
+One message per engine step and gateway (DESIGN 2.4). Writing to a slow gateway waits in that
+gateway's own task, and meanwhile its steps are merged in its outbox, so neither the engine nor
+another gateway is held up.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import grpc
+
+from cluster.gateway_session import GatewaySession
+from cluster.stream_codec import (
+    METHOD,
+    PROTOCOL_VERSION,
+    SECRET_METADATA_KEY,
+    SERVICE,
+    EngineReport,
+    Heartbeat,
+    KvEventBatch,
+    encode_heartbeat,
+)
+from cluster.wire import token_stream_pb2 as wire
+from replicas.request import TokenEntry
+
+log = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 5.0
+STOP_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBinding:
+    """Where a replica's token stream listens and whom it takes.
+
+    port 0 takes any free one. secret: the cluster's; a peer without it is turned away.
+    gateway_grace_s: how long a gateway whose stream broke may stay away before its requests end.
+    """
+
+    host: str
+    secret: str
+    port: int = 0
+    heartbeat_interval_s: float = 0.1
+    gateway_grace_s: float = 3.0
+    max_message_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCallbacks:
+    """What the server asks of the replica and tells it, always on the event loop.
+
+    heartbeat: the replica's state now. on_finish_choice: request id, attempt, choice.
+    on_gateway_lost: a gateway stayed away; whatever it has open should end.
+    """
+
+    heartbeat: Callable[[], Heartbeat]
+    on_finish_choice: Callable[[str, int, int], None]
+    on_gateway_lost: Callable[[str], None]
+
+
+class TokenStreamServer:
+    """Serves the token stream of one replica process.
+
+    incarnation: unique to this process, so that a gateway never resumes from another's numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica_id: str,
+        incarnation: str,
+        binding: StreamBinding,
+        callbacks: StreamCallbacks,
+    ) -> None:
+        self._replica_id = replica_id
+        self._incarnation = incarnation
+        self._binding = binding
+        self._callbacks = callbacks
+        self._sessions: dict[str, GatewaySession] = {}
+        self._goodbye: str | None = None
+        self._server: grpc.aio.Server | None = None
+        self._beats: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        server = grpc.aio.server(options=_limits(self._binding.max_message_bytes))
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._attach, request_deserializer=wire.GatewayMessage.FromString
+        )
+        name = METHOD.rpartition("/")[2]
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {name: handler}),)
+        )
+        port: int = server.add_insecure_port(f"{self._binding.host}:{self._binding.port}")
+        await server.start()
+        self._server = server
+        self._beats = asyncio.create_task(self._beat())
+        log.info("token stream listening host=%s port=%d", self._binding.host, port)
+        return port
+
+    def has_gateway(self, gateway_id: str) -> bool:
+        """Whether tokens for that gateway would arrive, or may soon again."""
+        return gateway_id in self._sessions
+
+    @property
+    def gateways(self) -> frozenset[str]:
+        """Every gateway that is attached, or was a moment ago."""
+        return frozenset(self._sessions)
+
+    def publish(
+        self,
+        entries: Mapping[str, Iterable[TokenEntry]],
+        report: EngineReport,
+        kv: KvEventBatch | None = None,
+    ) -> None:
+        """Give every gateway its entries of one step, and all of them report and KV events."""
+        for session in self._sessions.values():
+            session.outbox.add_step(tuple(entries.get(session.gateway_id, ())), report, kv)
+            session.wake.set()
+
+    async def close(self, reason: str) -> None:
+        """Say goodbye to every gateway and stop listening."""
+        self._goodbye = reason
+        if self._beats is not None:
+            self._beats.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._beats
+        for session in list(self._sessions.values()):
+            session.wake.set()
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_S)
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    async def _beat(self) -> None:
+        while True:
+            heartbeat = self._callbacks.heartbeat()
+            for session in self._sessions.values():
+                session.outbox.add_heartbeat(heartbeat)
+                session.wake.set()
+            await asyncio.sleep(self._binding.heartbeat_interval_s)
+
+    async def _attach(self, _: object, context: "grpc.aio.ServicerContext") -> None:
+        """One stream from its first message to its end."""
+        hello = await self._greet(context)
+        session, resumed = self._session_for(hello)
+        visit = session.attach()
+        log.info("gateway attached gateway=%s resumed=%s", hello.gateway_id, resumed)
+        reader = asyncio.create_task(self._read(context, session))
+        try:
+            await context.write(self._welcome(resumed))
+            await context.write(encode_heartbeat(self._callbacks.heartbeat()).SerializeToString())
+            await self._write(context, session, visit)
+        finally:
+            session.detach(visit)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _greet(self, context: "grpc.aio.ServicerContext") -> wire.Hello:
+        """Check secret, first message and version; aborts the stream otherwise."""
+        offered = dict(context.invocation_metadata()).get(SECRET_METADATA_KEY, "")
+        if not hmac.compare_digest(str(offered).encode(), self._binding.secret.encode()):
+            log.warning("peer without the secret turned away peer=%s", context.peer())
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong cluster secret")
+        try:
+            first = await asyncio.wait_for(context.read(), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            first = grpc.aio.EOF
+        if first is grpc.aio.EOF or first.WhichOneof("kind") != "hello":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected Hello first")
+        hello: wire.Hello = first.hello
+        if hello.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"protocol_version={hello.protocol_version}: expected {PROTOCOL_VERSION}",
+            )
+        return hello
+
+    def _session_for(self, hello: wire.Hello) -> tuple[GatewaySession, bool]:
+        """The gateway's session, and whether it goes on without a gap."""
+        session = self._sessions.get(hello.gateway_id)
+        if session is not None:
+            if hello.incarnation == self._incarnation and session.outbox.rewind(
+                hello.last_sequence
+            ):
+                return session, True
+            self._lose(hello.gateway_id)
+        session = GatewaySession(
+            hello.gateway_id, grace_s=self._binding.gateway_grace_s, on_lost=self._lose
+        )
+        self._sessions[hello.gateway_id] = session
+        return session, False
+
+    def _lose(self, gateway_id: str) -> None:
+        session = self._sessions.pop(gateway_id, None)
+        if session is not None:
+            session.close()
+            log.info("gateway lost gateway=%s", gateway_id)
+            self._callbacks.on_gateway_lost(gateway_id)
+
+    def _welcome(self, resumed: bool) -> bytes:
+        return wire.ReplicaMessage(
+            welcome=wire.Welcome(
+                protocol_version=PROTOCOL_VERSION,
+                replica_id=self._replica_id,
+                incarnation=self._incarnation,
+                resumed=resumed,
+            )
+        ).SerializeToString()
+
+    async def _write(
+        self, context: "grpc.aio.ServicerContext", session: GatewaySession, visit: int
+    ) -> None:
+        while session.is_current(visit):
+            message = session.outbox.take()
+            if message is not None:
+                await context.write(message)
+            elif self._goodbye is not None:
+                goodbye = wire.ReplicaMessage(goodbye=wire.Goodbye(reason=self._goodbye))
+                await context.write(goodbye.SerializeToString())
+                return
+            else:
+                session.wake.clear()
+                await session.wake.wait()
+
+    async def _read(self, context: "grpc.aio.ServicerContext", session: GatewaySession) -> None:
+        while True:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                return
+            if message.WhichOneof("kind") == "finish_choice":
+                finish = message.finish_choice
+                self._callbacks.on_finish_choice(finish.request_id, finish.attempt, finish.choice)
+
+
+def _limits(max_message_bytes: int) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.so_reuseport", 0),
+    )

@@ -1,0 +1,45 @@
+"""Settings of everything that is decided across replicas; a bad value names itself."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PolicyName = Literal["least_loaded", "round_robin"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """How a gateway chooses replicas and when it gives one up.
+
+    policy: which candidate takes a request.
+    max_tries: most replicas that one request is offered to before the client gets an error.
+    accept_timeout_s: longest wait for a chosen replica to admit a request.
+    heartbeat_interval_s: how often every replica says that it lives.
+    suspect_after_missed: heartbeats in a row whose absence makes a replica suspect: it is chosen
+        only when no other can be.
+    stuck_after_s: work without a step for this long is reported as a fault.
+    resume_timeout_s: how long a broken token stream may take to come back before its requests
+        are given up.
+    """
+
+    policy: PolicyName = "least_loaded"
+    max_tries: int = 3
+    accept_timeout_s: float = 10.0
+    heartbeat_interval_s: float = 0.1
+    suspect_after_missed: int = 3
+    stuck_after_s: float = 30.0
+    resume_timeout_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("least_loaded", "round_robin"):
+            raise ValueError(f"policy={self.policy!r}: expected least_loaded or round_robin")
+        for name in ("max_tries", "suspect_after_missed"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in (
+            "accept_timeout_s",
+            "heartbeat_interval_s",
+            "stuck_after_s",
+            "resume_timeout_s",
+        ):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
