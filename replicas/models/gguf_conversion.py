@@ -1,8 +1,11 @@
 """Converts a GGUF model into the files the house reads, without torch and tensor by tensor."""
 
 import json
+import logging
 import re
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ from replicas.models.gguf_tokenizer import adds_bos, build_tokenizer
 from replicas.models.safetensors_writer import write_safetensors
 from replicas.models.start_up_progress import StartUpProgress
 from replicas.models.supported import ModelUnavailable
+from replicas.models.tokenizer_files import copy_tokenizer_files
+
+log = logging.getLogger(__name__)
 
 _SPLIT_FILE = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _SPECIAL_TOKENS = {
@@ -27,12 +33,16 @@ _SPECIAL_TOKENS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufSource:
-    """An opened GGUF model: its metadata (key to value), config and readers, one per split file."""
+    """An opened GGUF model: its metadata (key to value), config, and one reader per split file.
+
+    folder: where the file lies; a tokenizer.json beside it goes before the file's own tokenizer.
+    """
 
     name: str
     fields: dict[str, Any]
     config: dict[str, Any]
     readers: list[GGUFReader]
+    folder: Path
 
 
 def split_files(path: Path) -> list[Path]:
@@ -48,8 +58,9 @@ def split_files(path: Path) -> list[Path]:
     return files
 
 
-def open_gguf(path: Path, *, name: str) -> GgufSource:
+def open_gguf(path: Path, *, name: str, clock: Callable[[], float] = time.monotonic) -> GgufSource:
     """Read the metadata; UnsupportedModel if no decoder can run it, before any weight is read."""
+    started_at = clock()
     try:
         readers = [GGUFReader(file) for file in split_files(path)]
     except (ValueError, IndexError) as error:
@@ -63,7 +74,8 @@ def open_gguf(path: Path, *, name: str) -> GgufSource:
         tensor_names=frozenset(tensors),
         rope_factors=None if factors is None else dequantize(factors.data, factors.tensor_type),
     ).config()
-    return GgufSource(name, fields, config, readers)
+    log.info("gguf read name=%s tensors=%d seconds=%.2f", name, len(tensors), clock() - started_at)
+    return GgufSource(name, fields, config, readers, path.parent)
 
 
 def convert_gguf(source: GgufSource, folder: Path, *, progress: StartUpProgress) -> None:
@@ -78,8 +90,11 @@ def convert_gguf(source: GgufSource, folder: Path, *, progress: StartUpProgress)
         )
     config = source.config | {"dtype": "float32" if planned[0].dtype == "F32" else "bfloat16"}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    build_tokenizer(source.fields, name=source.name).save(str(folder / "tokenizer.json"))
     _write_tokenizer_config(source.fields, folder)
+    if (source.folder / "tokenizer.json").is_file():
+        copy_tokenizer_files(source.folder, folder, name=source.name)
+    else:
+        build_tokenizer(source.fields, name=source.name).save(str(folder / "tokenizer.json"))
     with progress.phase(f"convert {source.name}", total_bytes=total_bytes) as on_bytes:
         write_safetensors(folder, planned, on_bytes=on_bytes)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replicas.models.json_file import read_json
-from replicas.models.supported import ModelUnavailable, supported_architecture
+from replicas.models.model_config import ModelConfig
+from replicas.models.supported import ModelUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _fetch_folder(model: HubModel) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
     config = hf_hub_download(model.repository, "config.json", revision=model.revision)
-    supported_architecture(read_json(Path(config)), name=model.repository)
+    ModelConfig.from_values(read_json(Path(config)), name=model.repository)
     return Path(
         snapshot_download(
             model.repository, revision=model.revision, allow_patterns=list(_NEEDED_FILES)

@@ -17,10 +17,11 @@ from replicas.models.demo_model import (
 )
 from replicas.models.fingerprint import file_digest, fingerprint
 from replicas.models.json_file import read_json
+from replicas.models.model_config import ModelConfig
 from replicas.models.prepared_folder import cache_key, file_marks, load_or_build
 from replicas.models.prepared_model import PreparedModel
 from replicas.models.start_up_progress import StartUpProgress
-from replicas.models.supported import ModelError, ModelUnavailable, supported_architecture
+from replicas.models.supported import ModelError, ModelUnavailable
 from replicas.models.weight_files import weight_files
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,9 @@ def prepare_model(spec: str, *, cache_dir: Path, progress: bool = True) -> Prepa
 def _prepare(spec: str, *, cache_dir: Path, progress: StartUpProgress) -> PreparedModel:
     if spec == DEMO_SPEC:
         return _prepare_demo(cache_dir, progress)
-    local = Path(spec).expanduser()
+    local = Path(spec).expanduser().absolute()
     if local.exists():
-        return _prepare_local(local.resolve(), local.resolve().name, cache_dir, progress)
+        return _prepare_local(local, local.resolve().name, cache_dir, progress)
     # Imported late: the hub's client is needed for hub ids alone.
     from replicas.models.hub_download import HubModel, download
 
@@ -84,7 +85,7 @@ def _prepare_local(
     config = path / "config.json"
     if not config.is_file():
         raise ModelUnavailable(f"{path}: holds neither a config.json nor a GGUF file")
-    supported_architecture(read_json(config), name=name)
+    ModelConfig.from_values(read_json(config), name=name)
     weights = weight_files(path)
     key = cache_key(name, [str(path), file_marks([*weights, *_small_files(path)])])
     return load_or_build(
