@@ -1,0 +1,1 @@
+"""Loads any OpenAI-compatible server the way real traffic does and reports what users felt."""
