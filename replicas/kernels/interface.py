@@ -38,6 +38,7 @@ class Kernels(Protocol):
 
     name: str
     deterministic: bool
+    device: torch.device
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """Lay out weight [out, in] and bias [out] for `linear`; the originals may be dropped."""
@@ -48,7 +49,10 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Root-mean-square norm over the last dimension."""
+        """Root-mean-square norm over the last dimension (RMSNorm).
+
+        weight: [d] for x [T, d], or [N, D] for x [T, N, D], where every head has its own row.
+        """
         ...
 
     def add_rms_norm(
@@ -59,16 +63,17 @@ class Kernels(Protocol):
 
     def rotate_and_store(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
+        qk: torch.Tensor,
         v: torch.Tensor,
         rotary: tuple[torch.Tensor, torch.Tensor],
         cache: LayerCache,
         plan: Any,
     ) -> torch.Tensor:
-        """Rotated q [T, H, D]; k and v [T, G, D] are rotated and written to the cache in place.
+        """Rotated q [T, H, D]; rotated k and v [T, G, D] are written to the cache in place.
 
-        rotary: cos and sin [T, D] of this step's positions. plan: from `plan_attention`.
+        qk: [T, H + G, D], the queries and then the keys, so that one call rotates both.
+        rotary: cos and sin [T, D] of this step's positions, sin with its first half negated
+        (replicas.models.rotary). plan: from `plan_attention`.
         """
         ...
 
@@ -77,7 +82,10 @@ class Kernels(Protocol):
         ...
 
     def plan_attention(self, batch: Batch, shape: AttentionShape, block_size: int) -> Any:
-        """Whatever of a batch is the same for every layer with this shape; made once a step."""
+        """Whatever of a batch is the same for every layer with this shape; made once a step.
+
+        Holds for the layers of one step only, one layer after another.
+        """
         ...
 
     def attention(

@@ -1,0 +1,121 @@
+"""Decides how many blocks of keys and values memory has room for, and allocates them."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from replicas.config import EngineConfig
+from replicas.kernels.interface import LayerCache
+from replicas.models.model_config import ModelConfig
+
+log = logging.getLogger(__name__)
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# Never ask for more than this share of what is free right now.
+_MOST_OF_FREE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheSize:
+    """num_blocks of block_bytes each (K and V of one block in all layers); why says who chose.
+
+    max_model_len: longest context in tokens that model, settings and the blocks allow.
+    """
+
+    num_blocks: int
+    block_bytes: int
+    block_size: int
+    max_model_len: int
+    why: str
+
+
+def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of K and V of one block in all layers: 2 * layers * heads * dim * size (lecture 10)."""
+    token_elements = 2 * model.num_layers * model.num_kv_heads * model.head_dim
+    return token_elements * block_size * dtype.itemsize
+
+
+def size_kv_cache(
+    model: ModelConfig,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    *,
+    max_model_len: int,
+    device: torch.device,
+) -> KvCacheSize:
+    """How many blocks there will be: as overridden, or as many as the memory for them holds.
+
+    max_model_len: longest context that the model was made for. ValueError if not one block fits.
+    """
+    size = config.scheduler.block_size
+    bytes_each = block_bytes(model, size, dtype)
+    if config.num_blocks_override:
+        num_blocks, why = config.num_blocks_override, "num_blocks_override"
+    else:
+        room_bytes, why = _room_bytes(config, device)
+        num_blocks = room_bytes // bytes_each
+        if num_blocks < 1:
+            raise ValueError(
+                f"kv cache: {room_bytes} bytes ({why}) hold no block of {bytes_each} bytes; raise "
+                "kv_cache_memory_bytes or lower block_size"
+            )
+    asked = min(max_model_len, config.scheduler.max_model_len)
+    allowed = min(asked, num_blocks * size)
+    if allowed < asked:
+        log.warning(
+            "kv cache smaller than one request max_model_len=%d lowered_to=%d", asked, allowed
+        )
+    log.info(
+        "kv cache num_blocks=%d block_size=%d block_bytes=%d mib=%.1f max_model_len=%d why=%r",
+        num_blocks,
+        size,
+        bytes_each,
+        num_blocks * bytes_each / 2**20,
+        allowed,
+        why,
+    )
+    return KvCacheSize(num_blocks, bytes_each, size, allowed, why)
+
+
+def allocate(
+    model: ModelConfig, size: KvCacheSize, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """K and V of every layer, [num_blocks, block_size, G, D] each.
+
+    Zeroed: a masked slot is multiplied by 0, and chance bytes could be NaN. The system hands out
+    zeroed memory page by page as it is used, so this costs nothing at start on a CPU.
+    """
+    shape = (size.num_blocks, size.block_size, model.num_kv_heads, model.head_dim)
+
+    def zeros() -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return [LayerCache(zeros(), zeros()) for _ in range(model.num_layers)]
+
+
+def _room_bytes(config: EngineConfig, device: torch.device) -> tuple[int, str]:
+    if config.kv_cache_memory_bytes:
+        return config.kv_cache_memory_bytes, "kv_cache_memory_bytes"
+    if device.type == "cuda":
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        used_bytes = total_bytes - free_bytes
+        share = config.gpu_memory_utilization
+        return int(total_bytes * share) - used_bytes, f"gpu_memory_utilization={share}"
+    share = config.kv_cache_memory_share / config.engines_per_node
+    why = f"kv_cache_memory_share={config.kv_cache_memory_share}/{config.engines_per_node} engines"
+    memory = psutil.virtual_memory()
+    wanted_bytes = int(_memory_limit_bytes(memory.total) * share)
+    free_bytes = int(memory.available * _MOST_OF_FREE)
+    return (wanted_bytes, why) if wanted_bytes <= free_bytes else (free_bytes, "free memory")
+
+
+def _memory_limit_bytes(total_bytes: int, limit_file: Path = _CGROUP_LIMIT) -> int:
+    """What this process may use: the machine's memory, or less if a container says so."""
+    try:
+        limit = limit_file.read_text().strip()
+    except OSError:
+        return total_bytes
+    return min(total_bytes, int(limit)) if limit.isdigit() else total_bytes
