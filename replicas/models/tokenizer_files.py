@@ -37,7 +37,7 @@ def _convert_slow_tokenizer(source: Path, target: Path, *, name: str) -> None:
         tokenizer = AutoTokenizer.from_pretrained(
             str(source), trust_remote_code=False, local_files_only=True
         )
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, TypeError, KeyError, AttributeError) as error:
         raise ModelUnavailable(f"model {name}: its tokenizer cannot be read: {error}") from error
     if not tokenizer.is_fast:
         raise ModelUnavailable(f"model {name}: its tokenizer has no fast form")

@@ -84,7 +84,7 @@ def write_model(
     """A safetensors model in `folder` as someone would have downloaded it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG | dict(config or {})))
-    tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+    tokens = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>"}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens | dict(tokenizer_config or {})))
     tokenizer().save(str(folder / "tokenizer.json"))
     write_safetensors(
