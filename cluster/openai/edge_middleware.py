@@ -79,7 +79,8 @@ class ApiKeys:
         await send_error(_unauthorised(is_missing=not token), send)
 
     def _is_key(self, token: str) -> bool:
-        given = token.encode()
+        # ASGI hands header bytes on as they came; Headers reads them as Latin-1.
+        given = token.encode("latin-1")
         # Every key is compared, each in constant time, so that timing tells nothing of them.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         return any(matches)

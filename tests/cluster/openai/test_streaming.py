@@ -3,6 +3,7 @@
 import json
 import time
 
+import openai
 import pytest
 
 from replicas.request import FinishReason, Refusal, RefusalReason
@@ -167,8 +168,6 @@ def test_a_loss_after_the_first_token_is_a_frame_then_done(start_gateway, says):
 
 
 def test_the_openai_client_raises_for_an_error_in_a_stream(start_gateway, says):
-    import openai
-
     client = start_gateway(says("abcdef", lost_after_tokens=2)).client()
     stream = client.completions.create(model="tiny/model", prompt="Say", stream=True)
     with pytest.raises(openai.APIError, match="replica was lost"):
