@@ -62,26 +62,36 @@ class HealthLimits:
     restart_s: float = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class EngineEvents:
+    """Whom the supervisor tells, always on the event loop.
+
+    on_steps: outputs of the current core in order, several if the loop was busy.
+    on_core_lost: the core died; called once, before the next one is started.
+    on_core_back: a new core can take requests.
+    """
+
+    on_steps: Callable[[list[StepOutput]], None]
+    on_core_lost: Callable[[str], None]
+    on_core_back: Callable[[], None]
+
+
 class EngineSupervisor:
     """One engine core after another, each with a number: its epoch.
 
     start: builds a core and blocks until it is ready; called in a worker thread.
-    on_steps: outputs of the current core in order, on the event loop, several if it was busy.
-    on_core_lost: the core died; called once on the event loop, before the next one is started.
     """
 
     def __init__(
         self,
         start: StartEngine,
         *,
-        on_steps: Callable[[list[StepOutput]], None],
-        on_core_lost: Callable[[str], None],
+        events: EngineEvents,
         clock: Callable[[], float],
         limits: HealthLimits,
     ) -> None:
         self._start = start
-        self._on_steps = on_steps
-        self._on_core_lost = on_core_lost
+        self._events = events
         self._clock = clock
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -195,7 +205,7 @@ class EngineSupervisor:
                 outputs.append(output)
         if outputs:
             self._last_step_at = self._clock()
-            self._on_steps(outputs)
+            self._events.on_steps(outputs)
 
     def _lose_core(self, epoch: int, message: str) -> None:
         if epoch != self.epoch or self._is_closed:
@@ -208,7 +218,7 @@ class EngineSupervisor:
         dead, self._engine = self._engine, None
         self._lost_at = self._clock()
         self._work_since = None
-        self._on_core_lost(message)
+        self._events.on_core_lost(message)
         self._restarting = self._loop.create_task(self._restart(dead))
 
     async def _restart(self, dead: EngineHandle | None) -> None:
@@ -224,6 +234,7 @@ class EngineSupervisor:
                 delay_s = min(2 * delay_s, LAST_RESTART_DELAY_S)
             else:
                 self._lost_at = None
+                self._events.on_core_back()
                 return
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:

@@ -6,7 +6,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from cluster.engine_supervisor import EngineSupervisor, HealthLimits, StartEngine
+from cluster.engine_supervisor import EngineEvents, EngineSupervisor, HealthLimits, StartEngine
 from cluster.open_requests import Acknowledgement, OpenRequests
 from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
 from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat, KvEventBatch
@@ -52,8 +52,11 @@ class ReplicaService:
         self._is_closing = False
         self._engine = EngineSupervisor(
             start_engine,
-            on_steps=self._on_steps,
-            on_core_lost=self._on_core_lost,
+            events=EngineEvents(
+                on_steps=self._on_steps,
+                on_core_lost=self._on_core_lost,
+                on_core_back=self._on_core_back,
+            ),
             clock=time.monotonic,
             limits=limits,
         )
@@ -121,6 +124,7 @@ class ReplicaService:
         """End the engine, then every stream, with a goodbye. Open requests end with an error."""
         self._is_closing = True
         self._stream.publish(self._requests.fail_all(), self._report())
+        self._stream.beat()
         await self._engine.close()
         await self._stream.close("the replica shuts down")
 
@@ -158,7 +162,11 @@ class ReplicaService:
         failed = self._requests.fail_all()
         self._stats = EngineStats()
         self._stream.publish(failed, self._report())
+        self._stream.beat()
         log.error("requests ended by lost core num=%d message=%s", num_failed, message)
+
+    def _on_core_back(self) -> None:
+        self._stream.beat()
 
     def _on_gateway_lost(self, gateway_id: str) -> None:
         keys = self._requests.keys_of(gateway_id)

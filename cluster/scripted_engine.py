@@ -98,6 +98,25 @@ class ScriptedEngine:
         """End one choice normally, for a stop string in its text."""
         self._command(lambda: self._finish((request_id, attempt), choice, FinishReason.STOP_STRING))
 
+    def crash(self) -> None:
+        """End the core as a killed process would: with what it has open, and without a word."""
+        self._command(self._set_crashed)
+
+    @property
+    def running_ids(self) -> set[str]:
+        """Ids of the requests that it has open."""
+        return {request_id for request_id, _ in list(self._running)}
+
+    @property
+    def num_running(self) -> int:
+        """Requests that it has open."""
+        return len(self._running)
+
+    @property
+    def num_cancelled(self) -> int:
+        """Requests that were cancelled."""
+        return self._cancelled_total
+
     def close(self) -> None:
         """End the engine; no callback comes after this returns."""
         with self._wake:
@@ -105,6 +124,9 @@ class ScriptedEngine:
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _set_crashed(self) -> None:
+        self._crashed = True
 
     def _command(self, command: Callable[[], None]) -> None:
         with self._wake:

@@ -54,14 +54,14 @@ class StreamFeed:
         """Take in an entry of this request and attempt."""
         if self.has_ended or self._is_closed:
             return
+        if entry.finish_reason in _FAILED_ENDS:
+            self.fail(ReplicaLost("The engine stopped while it worked on the request."))
+            return
         if not self.admitted.done():
             if entry.refusal is not None:
                 self.fail(RequestRefused(entry.refusal))
                 return
             self.admitted.set_result(None)
-        if entry.finish_reason in _FAILED_ENDS:
-            self.fail(ReplicaLost("The engine stopped while it worked on the request."))
-            return
         if entry.refusal is not None:
             self._running.clear()
         elif entry.finish_reason is not None:

@@ -138,7 +138,9 @@ def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:
         index=earlier.index if earlier.token_ids else later.index,
         token_ids=earlier.token_ids + later.token_ids,
         finish_reason=later.finish_reason or earlier.finish_reason,
-        stop_token_id=later.stop_token_id or earlier.stop_token_id,
+        stop_token_id=(
+            earlier.stop_token_id if later.stop_token_id is None else later.stop_token_id
+        ),
         num_cached_tokens=earlier.num_cached_tokens or later.num_cached_tokens,
         refusal=later.refusal or earlier.refusal,
         timeline=later.timeline or earlier.timeline,

@@ -99,7 +99,7 @@ class TokenStreamServer:
         port: int = server.add_insecure_port(f"{self._binding.host}:{self._binding.port}")
         await server.start()
         self._server = server
-        self._beats = asyncio.create_task(self._beat())
+        self._beats = asyncio.create_task(self._beat_on())
         log.info("token stream listening host=%s port=%d", self._binding.host, port)
         return port
 
@@ -123,6 +123,13 @@ class TokenStreamServer:
             session.outbox.add_step(tuple(entries.get(session.gateway_id, ())), report, kv)
             session.wake.set()
 
+    def beat(self) -> None:
+        """Send every gateway a heartbeat now: the replica's state has just changed."""
+        heartbeat = self._callbacks.heartbeat()
+        for session in self._sessions.values():
+            session.outbox.add_heartbeat(heartbeat)
+            session.wake.set()
+
     async def close(self, reason: str) -> None:
         """Say goodbye to every gateway and stop listening."""
         self._goodbye = reason
@@ -138,12 +145,9 @@ class TokenStreamServer:
             session.close()
         self._sessions.clear()
 
-    async def _beat(self) -> None:
+    async def _beat_on(self) -> None:
         while True:
-            heartbeat = self._callbacks.heartbeat()
-            for session in self._sessions.values():
-                session.outbox.add_heartbeat(heartbeat)
-                session.wake.set()
+            self.beat()
             await asyncio.sleep(self._binding.heartbeat_interval_s)
 
     async def _attach(self, _: object, context: "grpc.aio.ServicerContext") -> None:
