@@ -55,6 +55,8 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:
             raise ValueError(f"port={self.port}: expected 1 to 65535")
+        if not all(self.api_keys):
+            raise ValueError("api_keys: expected no empty key, which everybody would have")
         for name in ("num_gateways", "max_body_bytes", "max_num_choices", "max_prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")

@@ -69,7 +69,7 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; 401 in OpenAI's shape without a valid key."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or _route_path(scope) in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -84,6 +84,12 @@ class ApiKeys:
         # Every key is compared, each in constant time, so that timing tells nothing of them.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         return any(matches)
+
+
+def _route_path(scope: Scope) -> str:
+    # Behind a prefix the path holds it too, as it does for the router.
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _unauthorised(*, is_missing: bool) -> ApiError:

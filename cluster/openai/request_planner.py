@@ -7,12 +7,12 @@ from typing import Any
 from cluster.openai.api_error import INVALID_REQUEST, ApiError, ErrorBody, bad_request
 from cluster.openai.chat_request import ChatRequest
 from cluster.openai.choice_text import TextRules
-from cluster.openai.completion_request import CompletionRequest, Prompt
+from cluster.openai.completion_request import CompletionRequest
 from cluster.openai.gateway_services import GatewayServices
 from cluster.openai.generation import GenerationPlan
 from cluster.openai.sampling_fields import SamplingFields
 from cluster.text.chat_template import ChatTemplateError
-from cluster.text.tokenizer import InvalidText
+from cluster.text.tokenizer import LONG_TEXT_CHARACTERS, InvalidText
 from kvstore.block_hash import block_hashes, root_hash
 from replicas.request import EngineRequest
 
@@ -49,11 +49,11 @@ class RequestPlanner:
                 param="max_tokens",
             )
         text = self._render(request)
-        prompt = await self._tokens_of(
-            text, add_special_tokens=request.add_special_tokens, param="messages"
+        prompts = await self._encode(
+            [text], add_special_tokens=request.add_special_tokens, param="messages"
         )
-        max_tokens = self._output_limit(len(prompt), asked, default=None, param="messages")
-        return await self._plan(request, [prompt], [max_tokens], response_id=response_id)
+        limits = [self._output_limit(len(prompts[0]), asked, default=None, param="messages")]
+        return await self._plan(request, prompts, limits, response_id=response_id)
 
     async def plan_completion(
         self, request: CompletionRequest, *, response_id: str
@@ -61,18 +61,8 @@ class RequestPlanner:
         """One engine request for each prompt."""
         self._check_common(request)
         self._check_best_of(request)
-        num_prompts, most = len(request.prompt), self._services.config.max_prompts
-        if num_prompts > most:
-            raise bad_request(
-                f"{num_prompts} prompts in one request: at most {most} are allowed.",
-                param="prompt",
-            )
-        prompts = [
-            await self._tokens_of(
-                prompt, add_special_tokens=request.add_special_tokens, param="prompt"
-            )
-            for prompt in request.prompt
-        ]
+        self._check_number_of_prompts(len(request.prompt), request.n)
+        prompts = await self._tokens_of(request)
         limits = [
             self._output_limit(
                 len(prompt), request.max_tokens, default=_DEFAULT_COMPLETION_TOKENS, param="prompt"
@@ -119,17 +109,47 @@ class RequestPlanner:
                 f"'{param}' holds a token id outside of 0 to {vocab_size - 1}.", param=param
             )
 
-    async def _tokens_of(self, prompt: Prompt, *, add_special_tokens: bool, param: str) -> TokenIds:
-        if not isinstance(prompt, str):
-            self._check_token_ids(prompt, param=param)
-            return tuple(prompt)
-        try:
-            token_ids = await self._services.tokenizer.encode_async(
-                prompt, add_special_tokens=add_special_tokens
+    def _check_number_of_prompts(self, num_prompts: int, n: int) -> None:
+        config = self._services.config
+        if num_prompts > config.max_prompts:
+            raise bad_request(
+                f"{num_prompts} prompts in one request: at most {config.max_prompts} are allowed.",
+                param="prompt",
             )
+        most = max(config.max_prompts, config.max_num_choices)
+        if num_prompts * n > most:
+            raise bad_request(
+                f"{num_prompts} prompts with n={n}: at most {most} choices in all are allowed.",
+                param="n",
+            )
+
+    async def _tokens_of(self, request: CompletionRequest) -> list[TokenIds]:
+        texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
+        if texts:
+            return await self._encode(
+                texts, add_special_tokens=request.add_special_tokens, param="prompt"
+            )
+        token_lists = [prompt for prompt in request.prompt if not isinstance(prompt, str)]
+        for token_ids in token_lists:
+            self._check_token_ids(token_ids, param="prompt")
+        return [tuple(token_ids) for token_ids in token_lists]
+
+    async def _encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool, param: str
+    ) -> list[TokenIds]:
+        tokenizer = self._services.tokenizer
+        try:
+            if len(texts) == 1 or sum(map(len, texts)) <= LONG_TEXT_CHARACTERS:
+                return [
+                    tuple(await tokenizer.encode_async(text, add_special_tokens=add_special_tokens))
+                    for text in texts
+                ]
+            encoded = await asyncio.to_thread(
+                tokenizer.encode_batch, texts, add_special_tokens=add_special_tokens
+            )
+            return [tuple(token_ids) for token_ids in encoded]
         except InvalidText as error:
             raise bad_request(f"Invalid value for '{param}': {error}.", param=param) from None
-        return tuple(token_ids)
 
     def _render(self, request: ChatRequest) -> str:
         for name in _TEMPLATE_ARGUMENTS:
@@ -203,43 +223,43 @@ class RequestPlanner:
             )
         # Clients may send one id twice; what runs in an engine must have a name of its own.
         unique = f"{response_id}-{self._services.random_bits(32):08x}"
-        engine_requests = [
-            await self._engine_request(request, prompt, max_tokens, f"{unique}-{index}")
-            for index, (prompt, max_tokens) in enumerate(zip(prompts, limits, strict=True))
-        ]
+        root = root_hash(
+            fingerprint=self._services.model.fingerprint,
+            block_size=self._services.block_size,
+            salt=(request.cache_salt or "").encode(),
+        )
+        names = await self._block_names(prompts, root)
+        engine_requests = tuple(
+            EngineRequest(
+                request_id=f"{unique}-{index}",
+                prompt_token_ids=prompt,
+                sampling=request.sampling_params(
+                    max_tokens=limits[index], seed=self._services.random_bits(63)
+                ),
+                root=root,
+                block_hashes=names[index],
+                num_choices=request.n,
+                priority=request.priority,
+                queue_timeout_s=self._services.config.queue_timeout_s or None,
+            )
+            for index, prompt in enumerate(prompts)
+        )
         rules = TextRules(
             stop_strings=request.stop,
             stop_token_ids=frozenset(request.stop_token_ids),
             include_stop_str_in_output=request.include_stop_str_in_output,
             min_tokens=request.min_tokens,
         )
-        return GenerationPlan(tuple(engine_requests), rules)
+        return GenerationPlan(engine_requests, rules)
 
-    async def _engine_request(
-        self, request: SamplingFields, prompt: TokenIds, max_tokens: int, request_id: str
-    ) -> EngineRequest:
-        services = self._services
-        root = root_hash(
-            fingerprint=services.model.fingerprint,
-            block_size=services.block_size,
-            salt=(request.cache_salt or "").encode(),
-        )
-        return EngineRequest(
-            request_id=request_id,
-            prompt_token_ids=prompt,
-            sampling=request.sampling_params(max_tokens=max_tokens, seed=services.random_bits(63)),
-            root=root,
-            block_hashes=await self._block_names(prompt, root),
-            num_choices=request.n,
-            priority=request.priority,
-            queue_timeout_s=services.config.queue_timeout_s or None,
-        )
+    async def _block_names(
+        self, prompts: Sequence[TokenIds], root: bytes
+    ) -> list[tuple[bytes, ...]]:
+        def name_all() -> list[tuple[bytes, ...]]:
+            size = self._services.block_size
+            return [tuple(block_hashes(prompt, block_size=size, root=root)) for prompt in prompts]
 
-    async def _block_names(self, prompt: TokenIds, root: bytes) -> tuple[bytes, ...]:
-        def name_all() -> tuple[bytes, ...]:
-            return tuple(block_hashes(prompt, block_size=self._services.block_size, root=root))
-
-        if len(prompt) <= _MAX_TOKENS_HASHED_INLINE:
+        if sum(map(len, prompts)) <= _MAX_TOKENS_HASHED_INLINE:
             return name_all()
         return await asyncio.to_thread(name_all)
 

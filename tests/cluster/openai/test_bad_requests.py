@@ -134,6 +134,13 @@ def test_too_many_prompts_are_refused(start_gateway):
     assert "at most 2" in error["message"]
 
 
+def test_too_many_choices_of_all_prompts_together_are_refused(start_gateway):
+    gateway = start_gateway(max_prompts=3, max_num_choices=4)
+    error = refused(gateway, COMPLETIONS, {"prompt": ["a", "b", "c"], "n": 2})
+    assert error["param"] == "n"
+    assert "at most 4 choices in all" in error["message"]
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_too_many_choices_are_refused(start_gateway, path):
     error = refused(start_gateway(max_num_choices=4), path, {"n": 5})

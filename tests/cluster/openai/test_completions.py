@@ -184,3 +184,16 @@ def test_requests_of_one_id_have_names_of_their_own_in_the_engine(gateway):
         )
         assert answer.json()["id"] == "cmpl-same"
     assert len({request.request_id for request in gateway.dispatcher.requests}) == 2
+
+
+def test_long_prompts_are_prepared_off_the_loop_with_the_same_result(start_gateway):
+    gateway = start_gateway(max_model_len=100_000, num_blocks=10_000)
+    texts = ["ab" * 10_000, "c" * 20_000]
+    gateway.complete(prompt=texts)
+    gateway.complete(prompt=[list(text.encode()) for text in texts])
+    gateway.complete(prompt=texts[0][:1000])
+    *long, short = gateway.dispatcher.requests
+    by_prompt = {request.prompt_token_ids: request.block_hashes for request in long}
+    assert {bytes(prompt).decode() for prompt in by_prompt} == set(texts)
+    assert len(by_prompt[tuple(texts[0].encode())]) == 20_000 // 16
+    assert by_prompt[tuple(texts[0].encode())][: 1000 // 16] == short.block_hashes

@@ -108,6 +108,11 @@ def test_the_openai_client_brings_its_key(start_gateway):
         gateway.client(api_key="key").models.list()
 
 
+def test_an_empty_key_is_no_key(start_gateway):
+    with pytest.raises(ValueError, match="api_keys"):
+        start_gateway(api_keys=("key-one", ""))
+
+
 def test_a_path_that_only_looks_open_is_guarded(start_gateway):
     gateway = start_gateway(api_keys=("key-one",))
     for path in ("/health/", "//health", "/version/../v1/models", "/HEALTH", "/health%2f"):
