@@ -26,8 +26,8 @@ class CallRecord:
     num_choices: int = 1
     sent_at: float = 0.0
     queue_s: float = 0.0
-    chunk_at: array[float] = field(default_factory=lambda: array("d"))
-    chunk_choice: array[int] = field(default_factory=lambda: array("H"))
+    chunk_at: "array[float]" = field(default_factory=lambda: array("d"))
+    chunk_choice: "array[int]" = field(default_factory=lambda: array("H"))
     ended_at: float = 0.0
     output_tokens: int = 0
     cached_tokens: int = 0

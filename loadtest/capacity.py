@@ -55,7 +55,9 @@ def find_capacity(search: CapacitySearch, measure: Callable[[float], Probe]) -> 
     while len(probes) < search.max_probes:
         probe = measure(rate)
         probes.append(probe)
-        if probe.attainment >= search.target_attainment:
+        # A backlog that grows would break the limits in a longer run, even if not in this one.
+        is_steady = probe.saturation != "growing_backlog"
+        if is_steady and probe.attainment >= search.target_attainment:
             passed = probe
         else:
             failed_rate = rate

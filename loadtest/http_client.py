@@ -38,7 +38,7 @@ class StreamingClient:
         target: Target,
         backend: OpenAIBackend,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
         self._base_url = target.base_url.rstrip("/")

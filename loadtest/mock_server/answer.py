@@ -1,6 +1,7 @@
 """Plays one answer chunk by chunk at the planned times, and keeps the truth about it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,7 +62,7 @@ class Answer:
 
     def start(self) -> None:
         """Begin the planned delays now."""
-        self._started_at = self._loop.time()
+        self._started_at = time.monotonic()
         self.has_started = True
         offsets = self._plan.chunk_offsets_s
         self.truth.planned_ttft_s = offsets[0] if self._options.stream else offsets[-1]
@@ -76,13 +77,14 @@ class Answer:
     def _schedule(self, offset_s: float) -> None:
         # Absolute times: a late chunk must not make the following ones late too.
         fire = self._tick if self._options.stream else self._answer_whole
-        self._timer = self._loop.call_at(self._started_at + offset_s, fire)
+        left_s = self._started_at + offset_s - time.monotonic()
+        self._timer = self._loop.call_later(max(left_s, 0.0), fire)
 
     def _tick(self) -> None:
         offsets = self._plan.chunk_offsets_s
         is_last = self._chunk == len(offsets) - 1
         events = self._next_events(is_last=is_last and self._plan.outcome == "answer")
-        self.truth.chunk_sent_at.append(self._loop.time())
+        self.truth.chunk_sent_at.append(time.monotonic())
         if self._chunk == 0:
             role = self._events.role(num_choices=self._options.num_choices)
             self._connection.start_stream(role + events)
@@ -128,7 +130,7 @@ class Answer:
     def _answer_whole(self) -> None:
         num_tokens = self._plan.num_output_tokens
         self.truth.num_output_tokens = num_tokens * self._options.num_choices
-        self.truth.chunk_sent_at.append(self._loop.time())
+        self.truth.chunk_sent_at.append(time.monotonic())
         body = self._events.whole(
             num_choices=self._options.num_choices,
             text=words_of(num_tokens, start=0),

@@ -65,7 +65,7 @@ class MockServer:
             connection.respond(404, error_json(f"no route {path}", "NotFoundError", 404))
 
     def _complete(self, connection: HttpProtocol, raw: bytes, *, chat: bool) -> None:
-        received_at = asyncio.get_running_loop().time()
+        received_at = time.monotonic()
         self._note_first_request(received_at)
         try:
             body = orjson.loads(raw)
