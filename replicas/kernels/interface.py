@@ -36,9 +36,20 @@ class AttentionShape:
 class Kernels(Protocol):
     """One back end. Every method returns new tensors unless it says that it writes in place."""
 
-    name: str
-    deterministic: bool
-    device: torch.device
+    @property
+    def name(self) -> str:
+        """As EngineConfig.kernels names it."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a row's bits depend on that row alone."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where weights, cache and activations lie."""
+        ...
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """Lay out weight [out, in] and bias [out] for `linear`; the originals may be dropped."""
