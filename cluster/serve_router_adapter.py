@@ -96,24 +96,23 @@ class RouteObeyingRouter(RequestRouter):
             self.replica_queue_len_cache.update(replica.replica_id, 0)
 
     def _tell_set(self) -> None:
-        if self._listener is None or self._listener_loop is None:
-            return
         replicas = {
             replica_id.unique_id: replica.replica_metadata
             for replica_id, replica in self.curr_replicas.items()
         }
-        self._listener_loop.call_soon_threadsafe(self._listener.on_replica_set, replicas)
+        self._tell("on_replica_set", replicas)
 
     def _tell_not_routed(self, request: EngineRequest, route: ReplicaRoute, reason: str) -> None:
+        self._tell("on_not_routed", route.replica_id, request.request_id, request.attempt, reason)
+
+    def _tell(self, event: str, *arguments: object) -> None:
         if self._listener is None or self._listener_loop is None:
             return
-        self._listener_loop.call_soon_threadsafe(
-            self._listener.on_not_routed,
-            route.replica_id,
-            request.request_id,
-            request.attempt,
-            reason,
-        )
+        if self._listener_loop.is_closed():
+            self._listener = None
+            return
+        # Serve may run the router on a loop of its own, in another thread.
+        self._listener_loop.call_soon_threadsafe(getattr(self._listener, event), *arguments)
 
 
 async def follow_replicas(handle: DeploymentHandle[Any], listener: RoutingListener) -> None:

@@ -1,0 +1,328 @@
+"""The whole service on a real Ray and Serve, with HAProxy and the scripted engine behind it."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import ray
+from ray import serve
+from ray._raylet import AuthenticationTokenLoader
+
+from cluster.app import REPLICA, build_app, compose
+from cluster.cluster_secret import cluster_secret
+from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
+from cluster.errors import ReplicaLost, RequestRefused
+from cluster.ray_settings import haproxy_environment, ray_environment
+from cluster.replica_announcement import ReplicaRoute
+from cluster.replica_directory import ReplicaDirectory
+from cluster.scripted_engine import EngineScript, StartScriptedEngine
+from cluster.serve_dispatcher import ServeDispatcher
+from cluster.serve_router_adapter import ServeCaller, follow_replicas
+from replicas.config import EngineConfig
+from router.config import RouterConfig
+from tests.cluster.replica_harness import a_gateway, a_request, read_all, until
+from tests.cluster.tiny_model import (
+    NAME,
+    NUM_PRINTABLE,
+    prepare_tiny_model,
+    text_of,
+    token_id_of,
+)
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+APP = "pagoda"
+CRASH = "~"
+SCRIPT = EngineScript(
+    step_s=0.005,
+    vocab_size=NUM_PRINTABLE - 1,
+    max_open=40,
+    crash_token_id=token_id_of(CRASH),
+    fingerprint="f00d",
+)
+
+
+@pytest.fixture(scope="module")
+def url(free_port) -> Iterator[str]:
+    """A service of one gateway and two replicas; the address of its endpoint."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        _set_environment(patch, folder, ports=(free_port(), free_port()))
+        model = prepare_tiny_model(folder / "model", fingerprint=SCRIPT.fingerprint)
+        config = ClusterConfig(
+            gateway=GatewayConfig(port=port),
+            replica=ReplicaConfig(
+                num_replicas=2, num_cpus=0.1, gateway_grace_s=1.0, health_check_period_s=1.0
+            ),
+            engine=EngineConfig(model=model.folder),
+        )
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100 * 1024 * 1024,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder / "ray"),
+        )
+        try:
+            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            serve.run(compose(config, start_engine=StartScriptedEngine(SCRIPT)), name=APP)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    haproxy = folder / "haproxy"
+    haproxy.mkdir(mode=0o700)
+    environment = {
+        **ray_environment(),
+        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+    for variable, value in environment.items():
+        patch.setenv(variable, value)
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@asynccontextmanager
+async def another_gateway() -> AsyncIterator[tuple[ServeDispatcher, ReplicaDirectory]]:
+    """A gateway in this process, beside the deployed one, that sees what the replicas report."""
+    handle = serve.get_deployment_handle(REPLICA, APP)
+    _, directory, dispatcher = a_gateway(
+        ServeCaller(handle),
+        gateway_id="test",
+        secret=cluster_secret(os.environ),
+        config=RouterConfig(),
+    )
+    await follow_replicas(handle, directory)
+    await until(lambda: directory.health().num_replicas == 2, timeout_s=20)
+    try:
+        yield dispatcher, directory
+    finally:
+        await dispatcher.close()
+        await directory.close()
+
+
+def num_open(directory: ReplicaDirectory) -> list[int]:
+    return sorted(link.report.num_open_requests for link in directory.links.values())
+
+
+def a_body(prompt: str, *, max_tokens: int = 20, stream: bool = False) -> dict[str, object]:
+    return {"model": NAME, "prompt": prompt, "max_tokens": max_tokens, "stream": stream}
+
+
+def expected_text(prompt: str, max_tokens: int) -> str:
+    start = sum(token_id_of(character) for character in prompt)
+    return text_of([(start + index) % SCRIPT.vocab_size for index in range(max_tokens)])
+
+
+async def stream_text(client: httpx.AsyncClient, prompt: str, max_tokens: int) -> str:
+    """Read one stream; a frame with an error is part of the text."""
+    text = ""
+    body = a_body(prompt, max_tokens=max_tokens, stream=True)
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                frame = json.loads(line.removeprefix("data: "))
+                if "error" in frame:
+                    return f"{text} error: {frame['error']['message']}"
+                text += "".join(choice["text"] for choice in frame["choices"])
+    return text
+
+
+def a_client(url: str) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=200)
+    return httpx.AsyncClient(base_url=url, timeout=20.0, limits=limits)
+
+
+def processes_named(part: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        if process.is_running() and process.cmdline() and part in process.cmdline()[0]:
+            found.append(process)
+    return found
+
+
+async def test_a_request_is_answered_over_http(url: str):
+    async with a_client(url) as client:
+        answer = await client.post("/v1/completions", json=a_body("hello", max_tokens=30))
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["text"] == expected_text("hello", 30)
+
+
+async def test_many_streams_at_once_each_get_their_own_tokens_in_order(url: str):
+    prompts = [f"stream{number}" for number in range(32)]
+    async with a_client(url) as client:
+        texts = await asyncio.gather(*(stream_text(client, prompt, 60) for prompt in prompts))
+    assert texts == [expected_text(prompt, 60) for prompt in prompts]
+
+
+async def test_a_handle_outside_of_serve_gets_tokens_and_two_replicas_share_the_load(url: str):
+    async with another_gateway() as (dispatcher, directory):
+        await until(lambda: num_open(directory) == [0, 0], timeout_s=5)
+        requests = [a_request(f"r{number}", max_tokens=400) for number in range(20)]
+        feeds = await asyncio.gather(*(dispatcher.open(request) for request in requests))
+        await until(lambda: num_open(directory) == [10, 10])
+        tokens = await asyncio.gather(*(read_all(feed) for feed in feeds))
+        assert [len(by_choice[0]) for by_choice in tokens] == [400] * 20
+        for feed in feeds:
+            await feed.close()
+        await until(lambda: num_open(directory) == [0, 0])
+
+
+async def test_leaving_reaches_the_engine_within_a_step(url: str):
+    async with another_gateway() as (dispatcher, directory):
+        feed = await dispatcher.open(a_request(max_tokens=100_000))
+        await anext(aiter(feed))
+        left_at = time.monotonic()
+        await feed.close()
+        await until(lambda: num_open(directory) == [0, 0])
+        assert time.monotonic() - left_at < 0.5
+        await until(
+            lambda: any(link.report.stats.cancelled_total for link in directory.links.values())
+        )
+
+
+async def test_a_client_that_disconnects_ends_its_request(url: str):
+    async with another_gateway() as (_, directory), a_client(url) as client:
+        await until(lambda: num_open(directory) == [0, 0], timeout_s=5)
+        body = a_body("bye", max_tokens=2000, stream=True)
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            await anext(response.aiter_lines())
+            await until(lambda: num_open(directory) == [0, 1])
+        await until(lambda: num_open(directory) == [0, 0])
+
+
+async def test_a_full_cluster_answers_429_with_a_time_to_come_back(url: str):
+    async with another_gateway() as (dispatcher, _), a_client(url) as client:
+        requests = [a_request(f"full{number}", max_tokens=100_000) for number in range(80)]
+        feeds = await asyncio.gather(*(dispatcher.open(request) for request in requests))
+        with pytest.raises(RequestRefused):
+            await dispatcher.open(a_request("one-more"))
+        answer = await client.post("/v1/completions", json=a_body("late"))
+        assert answer.status_code == 429
+        assert float(answer.headers["retry-after"]) > 0
+        await asyncio.gather(*(feed.close() for feed in feeds))
+
+
+async def test_concurrent_calls_of_one_context_do_not_wait_for_each_other(url: str):
+    # Serve takes the request id from the context: without a context of its own for each call, all
+    # but one of them would wait for ever.
+    async with a_client(url) as client:
+        body = {**a_body("x", max_tokens=5), "prompt": ["a", "b", "c", "d"], "n": 2}
+        answer = await client.post("/v1/completions", json=body)
+    assert [choice["text"] for choice in answer.json()["choices"]] == [
+        text_of([(token_id_of(prompt) + 31 * n + i) % SCRIPT.vocab_size for i in range(5)])
+        for prompt in "abcd"
+        for n in range(2)
+    ]
+
+
+async def test_a_dead_core_is_an_error_at_once_and_the_service_goes_on(url: str):
+    async with another_gateway() as (dispatcher, directory), a_client(url) as client:
+        requests = [a_request(f"r{number}", max_tokens=100_000) for number in range(8)]
+        feeds = await asyncio.gather(*(dispatcher.open(request) for request in requests))
+        reading = [asyncio.create_task(read_all(feed)) for feed in feeds]
+        crashed_at = time.monotonic()
+        # Both replicas are tried with the deadly prompt, so both cores die.
+        answer = await client.post("/v1/completions", json=a_body(CRASH))
+        assert answer.status_code in (502, 503)
+        outcomes = await asyncio.gather(*reading, return_exceptions=True)
+        assert time.monotonic() - crashed_at < 2.0
+        assert [type(outcome) for outcome in outcomes] == [ReplicaLost] * 8
+        for feed in feeds:
+            await feed.close()
+        await until(lambda: directory.health().num_replicas == 2, timeout_s=10)
+        assert {link.report.epoch for link in directory.links.values()} == {2}
+        answer = await client.post("/v1/completions", json=a_body("again", max_tokens=5))
+        assert answer.json()["choices"][0]["text"] == expected_text("again", 5)
+
+
+async def test_a_killed_gateway_leaves_nothing_running_and_is_replaced(url: str):
+    async with another_gateway() as (_, directory), a_client(url) as client:
+        body = a_body("orphan", max_tokens=2000, stream=True)
+        with pytest.raises(httpx.HTTPError):  # noqa: PT012 - the stream breaks while it is read
+            async with client.stream("POST", "/v1/completions", json=body) as response:
+                lines = response.aiter_lines()
+                await anext(lines)
+                for process in processes_named("ServeReplica:pagoda:gateway"):
+                    process.send_signal(signal.SIGKILL)
+                async for _line in lines:
+                    pass
+        await until(lambda: num_open(directory) == [0, 0], timeout_s=5)
+
+        async def answers() -> bool:
+            answer = await client.post("/v1/completions", json=a_body("back", max_tokens=5))
+            return answer.status_code == 200
+
+        async with asyncio.timeout(30):
+            while not await answers():  # noqa: ASYNC110 - another process comes back
+                await asyncio.sleep(0.2)
+
+
+async def test_a_killed_replica_costs_its_own_requests_and_no_others(url: str):
+    async with another_gateway() as (dispatcher, directory), a_client(url) as client:
+        requests = [a_request(f"k{number}", max_tokens=600) for number in range(10)]
+        feeds = await asyncio.gather(*(dispatcher.open(request) for request in requests))
+        reading = [asyncio.create_task(read_all(feed)) for feed in feeds]
+        killed_at = time.monotonic()
+        processes_named("ServeReplica:pagoda:replica")[0].send_signal(signal.SIGKILL)
+        await until(lambda: sum(task.done() for task in reading) == 5, timeout_s=2.0)
+        assert time.monotonic() - killed_at < 1.5
+        texts = await asyncio.gather(*(stream_text(client, f"p{n}", 20) for n in range(10)))
+        assert texts == [expected_text(f"p{n}", 20) for n in range(10)]
+        outcomes = await asyncio.gather(*reading, return_exceptions=True)
+        assert sum(isinstance(outcome, ReplicaLost) for outcome in outcomes) == 5
+        assert sum(isinstance(outcome, dict) for outcome in outcomes) == 5
+        for feed in feeds:
+            await feed.close()
+        await until(lambda: directory.health().num_replicas == 2, timeout_s=30)
+
+
+async def test_a_request_that_names_a_replica_that_left_is_given_back(url: str):
+    async with another_gateway() as (_, directory):
+        handle = serve.get_deployment_handle(REPLICA, APP)
+        told: list[tuple[str, str, int, str]] = []
+        await follow_replicas(handle, Listening(told))
+        route = ReplicaRoute("nobody", directory.gateway_id)
+        call = ServeCaller(handle)(a_request("lost", max_tokens=1), route)
+        await until(lambda: bool(told))
+        assert told[0][:3] == ("nobody", "lost", 0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+class Listening:
+    """A RoutingListener that only notes what was given back."""
+
+    def __init__(self, told: list[tuple[str, str, int, str]]) -> None:
+        self._told = told
+
+    def on_replica_set(self, replicas: object) -> None:
+        pass
+
+    def on_not_routed(self, *what: object) -> None:
+        self._told.append(what)
+
+
+def test_the_builder_takes_plain_values(tmp_path: Path):
+    config = replace(ClusterConfig(), engine=EngineConfig(model=str(tmp_path)))
+    assert isinstance(build_app(config.to_args()), serve.Application)
+    assert isinstance(build_app({"engine": {"model": "m"}}), serve.Application)
