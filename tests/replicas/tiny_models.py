@@ -131,19 +131,20 @@ def save_tiny(folder: Path, family: str, **overrides: Any) -> TinyModel:
             if key.endswith("bias") or "norm" in key:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
-    return TinyModel(model, prepared(folder, f"{name}ForCausalLM"))
+    return TinyModel(model, prepared(folder, config))
 
 
-def prepared(folder: Path, architecture: str, vocab_size: int = VOCAB) -> PreparedModel:
+def prepared(folder: Path, config: Any) -> PreparedModel:
     """A prepared model over a folder of safetensors, without tokenizer."""
+    architecture = f"{type(config).__name__.removesuffix('Config')}ForCausalLM"
     return PreparedModel(
         folder=str(folder),
         name=f"tiny {architecture}",
         weights_dir=str(folder),
         fingerprint="00",
         architecture=architecture,
-        vocab_size=vocab_size,
-        max_model_len=256,
+        vocab_size=config.vocab_size,
+        max_model_len=config.max_position_embeddings,
         eos_token_ids=(2,),
         bos_token_id=None,
         add_bos=False,

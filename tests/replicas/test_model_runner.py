@@ -1,0 +1,145 @@
+"""The runner resolves tokens still unknown to the planner, samples, and reports its sizes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from replicas.batch import UNRESOLVED, Batch
+from replicas.config import EngineConfig, SchedulerConfig
+from replicas.kernels.interface import Kernels
+from replicas.kernels.timed import TimedKernels
+from replicas.model_runner import ModelRunner
+from replicas.request import SamplingParams
+from tests.replicas.tiny_models import (
+    BLOCK_SIZE,
+    PagedRequest,
+    Part,
+    TinyModel,
+    batch_of,
+    paged_requests,
+    random_prompts,
+    save_tiny,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return save_tiny(tmp_path_factory.mktemp("tiny"), "llama")
+
+
+def ignore() -> None:
+    """Nobody waits for nearly_done."""
+
+
+def grown(request: PagedRequest, token: int) -> PagedRequest:
+    return replace(request, token_ids=(*request.token_ids, token))
+
+
+def unresolved(batch: Batch, *rows: int) -> Batch:
+    token_ids = batch.token_ids.copy()
+    token_ids[batch.query_start[1:][list(rows)] - 1] = UNRESOLVED
+    return replace(batch, token_ids=token_ids)
+
+
+def test_an_unresolved_token_is_what_its_slot_sampled_last(model: TinyModel) -> None:
+    runner = model.runner()
+    requests = paged_requests(random_prompts([9, 14, 6]))
+    # Slots need not be rows.
+    requests = [replace(each, slot=slot) for each, slot in zip(requests, (5, 0, 31), strict=True)]
+    first = runner.run(batch_of([each.whole() for each in requests]), ignore).tolist()
+    known = [grown(each, token) for each, token in zip(requests, first, strict=True)]
+    last = [each.part(len(each.token_ids) - 1, len(each.token_ids)) for each in known]
+    batch = batch_of([last[2], last[0], last[1]])
+    expected = runner.run(batch, ignore).tolist()
+    # Run again from the first step, now with the tokens left open.
+    runner.run(batch_of([each.whole() for each in requests]), ignore)
+    assert runner.run(unresolved(batch, 0, 2), ignore).tolist() == expected
+
+
+def test_a_slot_keeps_its_token_while_other_slots_sample(model: TinyModel) -> None:
+    runner = model.runner()
+    kept, other = paged_requests(random_prompts([8, 8], seed=1))
+    (token,) = runner.run(batch_of([kept.whole()]), ignore).tolist()
+    for end in (3, 8):
+        runner.run(batch_of([other.part(0, end)]), ignore)
+    part = grown(kept, token).part(8, 9)
+    # The ninth token needs a block of its own.
+    part = replace(part, request=replace(part.request, blocks=(*kept.blocks, 159)))
+    expected = runner.logits(batch_of([part]))
+    assert np.array_equal(runner.logits(unresolved(batch_of([part]), 0)), expected)
+
+
+def test_nearly_done_is_called_once_in_every_run(model: TinyModel) -> None:
+    runner = model.runner()
+    calls: list[int] = []
+    requests = paged_requests(random_prompts([9, 14]))
+    for count in (1, 2):
+        runner.run(batch_of([requests[0].whole()]), lambda: calls.append(1))
+        assert len(calls) == count
+
+
+def test_each_row_samples_by_its_own_settings(model: TinyModel) -> None:
+    runner = model.runner()
+    requests = paged_requests(random_prompts([9] * 6))
+    warm = SamplingParams(max_tokens=1, temperature=1.5, seed=4)
+    parts = [
+        Part(each, 0, 9, warm if row % 2 else SamplingParams(max_tokens=1, temperature=0.0))
+        for row, each in enumerate(requests)
+    ]
+    together = runner.run(batch_of(parts), ignore)
+    greedy = runner.logits(batch_of(parts)).argmax(-1).numpy()
+    assert np.array_equal(together[::2], greedy[::2])
+    assert not np.array_equal(together[1::2], greedy[1::2])
+
+
+def test_warm_up_leaves_no_token_behind(model: TinyModel) -> None:
+    runner = model.runner()
+    runner.warm_up()
+    (request,) = paged_requests(random_prompts([9]))
+    expected = model.own_logits(request.token_ids)[-1].argmax().item()
+    assert runner.run(batch_of([request.whole()]), ignore).tolist() == [expected]
+
+
+def test_a_cache_smaller_than_the_budget_can_be_warmed_up(model: TinyModel) -> None:
+    runner = model.runner(num_blocks_override=2)
+    runner.warm_up()
+    assert runner.max_model_len == 2 * BLOCK_SIZE
+
+
+def test_sizes_and_names_are_reported(model: TinyModel) -> None:
+    runner = model.runner(dtype="auto", num_threads=1)
+    assert runner.num_blocks == 160
+    assert runner.block_bytes == 2 * 3 * 2 * 8 * BLOCK_SIZE * 4
+    assert (runner.dtype_name, runner.kernels_name, runner.num_threads) == (
+        "float32",
+        "reference",
+        1,
+    )
+    assert runner.max_model_len == 256
+
+
+def test_timed_kernels_split_a_step_and_change_nothing(model: TinyModel) -> None:
+    timed: list[TimedKernels] = []
+
+    def wrap(kernels: Kernels) -> Kernels:
+        timed.append(TimedKernels(kernels))
+        return timed[-1]
+
+    scheduler = SchedulerConfig(block_size=BLOCK_SIZE, max_model_len=256)
+    config = EngineConfig(
+        model=model.prepared.folder, scheduler=scheduler, num_blocks_override=160, num_threads=2
+    )
+    runner = ModelRunner(model.prepared, config, wrap_kernels=wrap)
+    (request,) = paged_requests(random_prompts([30]))
+    batch = batch_of([request.whole()])
+    assert np.array_equal(runner.run(batch, ignore), model.runner().run(batch, ignore))
+    times = timed[0].take()
+    assert min(times.linear_s, times.attention_s, times.store_s, times.plan_s, times.other_s) > 0
+    assert timed[0].take().total_s == 0
+
+
+def test_a_runner_can_be_closed_twice(model: TinyModel) -> None:
+    runner = model.runner()
+    runner.close()
+    runner.close()
