@@ -1,6 +1,7 @@
 """Builds the Serve application: gateways in front, replicas behind (`cluster.app:build_app`)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ray import serve
 from ray.serve.schema import LoggingConfig
@@ -32,9 +33,19 @@ def build_app(args: Mapping[str, object]) -> serve.Application:
 
 def compose(config: ClusterConfig, *, start_engine: EngineStarter) -> serve.Application:
     """The application of a config; `start_engine` runs in each replica's process."""
-    args = config.to_args()
+    args = _args_of_each_copy(config)
     replicas = _replica_deployment(config).bind(args, start_engine)
     return _gateway_deployment(config).bind(args, replicas)
+
+
+def _args_of_each_copy(config: ClusterConfig) -> dict[str, object]:
+    # Serve replaces every copy whose arguments change, so how many there are must not be in them.
+    one = replace(
+        config,
+        gateway=replace(config.gateway, num_gateways=1),
+        replica=replace(config.replica, num_replicas=1),
+    )
+    return one.to_args()
 
 
 def _replica_deployment(config: ClusterConfig) -> serve.Deployment:

@@ -22,6 +22,7 @@ from cluster.serve_dispatcher import ServeDispatcher
 from cluster.serve_router_adapter import ServeCaller, follow_replicas
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
+from cluster.worker_logging import log_to_stderr
 from replicas.models.prepared_model import PreparedModel
 from router.policies import policy_named
 from router.request_router import RequestRouter
@@ -41,6 +42,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, args: Mapping[str, object], replicas: DeploymentHandle[Any]
     ) -> None:
+        log_to_stderr()
         config = ClusterConfig.from_args(args)
         model = PreparedModel.load(config.engine.model)
         router = RequestRouter(policy_named(config.router.policy))
@@ -76,6 +78,8 @@ class Gateway:
         for part in ("_dispatcher", "_directory"):
             if hasattr(self, part):
                 await getattr(self, part).close()
+        if hasattr(self, "_services"):
+            self._services.tokenizer.close()
 
 
 def _services(

@@ -15,6 +15,7 @@ from cluster.open_requests import Acknowledgement
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_service import ReplicaIdentity, ReplicaService
 from cluster.token_stream_server import StreamBinding
+from cluster.worker_logging import log_to_stderr
 from replicas.request import EngineRequest
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Replica:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, args: Mapping[str, object], start_engine: EngineStarter
     ) -> None:
+        log_to_stderr()
         config = ClusterConfig.from_args(args)
         limits = HealthLimits(
             stall_s=config.replica.stall_timeout_s, restart_s=config.replica.startup_timeout_s

@@ -54,8 +54,8 @@ SCRIPT = EngineScript(
 
 
 @pytest.fixture(scope="module")
-def url(free_port) -> Iterator[str]:
-    """A service of one gateway and two replicas; the address of its endpoint."""
+def config(free_port) -> Iterator[ClusterConfig]:
+    """A running service of one gateway and two replicas."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
@@ -79,10 +79,16 @@ def url(free_port) -> Iterator[str]:
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
             serve.run(compose(config, start_engine=StartScriptedEngine(SCRIPT)), name=APP)
-            yield f"http://127.0.0.1:{port}"
+            yield config
         finally:
             serve.shutdown()
             ray.shutdown()
+
+
+@pytest.fixture
+def url(config: ClusterConfig) -> str:
+    """The address of its endpoint."""
+    return f"http://127.0.0.1:{config.gateway.port}"
 
 
 def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
@@ -122,6 +128,10 @@ async def another_gateway() -> AsyncIterator[tuple[ServeDispatcher, ReplicaDirec
 
 def num_open(directory: ReplicaDirectory) -> list[int]:
     return sorted(link.report.num_open_requests for link in directory.links.values())
+
+
+def states(directory: ReplicaDirectory) -> list[str]:
+    return sorted(link.status().state for link in directory.links.values())
 
 
 def a_body(prompt: str, *, max_tokens: int = 20, stream: bool = False) -> dict[str, object]:
@@ -320,6 +330,28 @@ class Listening:
 
     def on_not_routed(self, *what: object) -> None:
         self._told.append(what)
+
+
+async def test_a_replica_that_is_scaled_away_finishes_what_it_has(config: ClusterConfig, url: str):
+    async with another_gateway() as (dispatcher, directory), a_client(url) as client:
+        requests = [a_request(f"d{number}", max_tokens=400) for number in range(10)]
+        feeds = await asyncio.gather(*(dispatcher.open(request) for request in requests))
+        reading = [asyncio.create_task(read_all(feed)) for feed in feeds]
+        before = set(directory.links)
+        smaller = replace(config, replica=replace(config.replica, num_replicas=1))
+        app = compose(smaller, start_engine=StartScriptedEngine(SCRIPT))
+        scaling = asyncio.create_task(asyncio.to_thread(serve.run, app, name=APP))
+        await until(lambda: "draining" in states(directory), timeout_s=10)
+        assert not any(task.done() for task in reading)
+        texts = await asyncio.gather(*(stream_text(client, f"s{n}", 20) for n in range(10)))
+        assert texts == [expected_text(f"s{n}", 20) for n in range(10)]
+        tokens = await asyncio.gather(*reading)
+        assert [len(by_choice[0]) for by_choice in tokens] == [400] * 10
+        for feed in feeds:
+            await feed.close()
+        await until(lambda: states(directory) == ["active"], timeout_s=10)
+        assert set(directory.links) < before
+        await scaling
 
 
 def test_the_builder_takes_plain_values(tmp_path: Path):
