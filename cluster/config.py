@@ -113,10 +113,9 @@ class ReplicaConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
         if not 0 <= self.token_stream_port <= 65535:
             raise ValueError(f"token_stream_port={self.token_stream_port}: expected 0 to 65535")
-        if self.max_stream_message_bytes < 65536:
+        if self.max_stream_message_bytes < 4 * 1024 * 1024:
             raise ValueError(
-                f"max_stream_message_bytes={self.max_stream_message_bytes}: "
-                "expected at least 64 KiB"
+                f"max_stream_message_bytes={self.max_stream_message_bytes}: expected at least 4 MiB"
             )
         if not self.startup_timeout_s > 0.0:
             raise ValueError(

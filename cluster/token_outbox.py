@@ -22,6 +22,8 @@ from replicas.request import TokenEntry
 MAX_REPLAY_MESSAGES = 256
 MAX_REPLAY_BYTES = 8 * 1024 * 1024
 MAX_KV_EVENTS = 4096
+# At most some 3 MB on the wire, well below the streams' limit however much has waited.
+MAX_MESSAGE_TOKENS = 1_000_000
 
 _ChoiceKey = tuple[str, int, int]
 
@@ -35,10 +37,12 @@ class TokenOutbox:
         max_replay_messages: int = MAX_REPLAY_MESSAGES,
         max_replay_bytes: int = MAX_REPLAY_BYTES,
         max_kv_events: int = MAX_KV_EVENTS,
+        max_message_tokens: int = MAX_MESSAGE_TOKENS,
     ) -> None:
         self._max_replay_messages = max_replay_messages
         self._max_replay_bytes = max_replay_bytes
         self._max_kv_events = max_kv_events
+        self._max_message_tokens = max_message_tokens
         self._entries: dict[_ChoiceKey, TokenEntry] = {}
         self._report: EngineReport | None = None
         self._kv: deque[KvEventBatch] = deque()
@@ -97,18 +101,29 @@ class TokenOutbox:
         message = encode_step(
             StepMessage(
                 sequence=self._sequence,
-                entries=tuple(self._entries.values()),
+                entries=self._take_entries(),
                 report=report,
                 kv_events=tuple(self._kv),
             )
         ).SerializeToString()
-        self._entries.clear()
-        self._report = None
+        if not self._entries:
+            self._report = None
         self._kv.clear()
         self._num_kv_events = 0
         self._num_steps_waiting = 0
         self._keep(message)
         return message
+
+    def _take_entries(self) -> tuple[TokenEntry, ...]:
+        """As many entries as fit in a message, at least one; the others wait for the next."""
+        taken: list[TokenEntry] = []
+        num_tokens = 0
+        for key, entry in list(self._entries.items()):
+            num_tokens += len(entry.token_ids)
+            if taken and num_tokens > self._max_message_tokens:
+                break
+            taken.append(self._entries.pop(key))
+        return tuple(taken)
 
     def _keep(self, message: bytes) -> None:
         self._sent.append((self._sequence, message))

@@ -55,6 +55,16 @@ def test_a_step_without_entries_still_brings_the_report():
     assert taken(outbox).report.outstanding_tokens == 5
 
 
+def test_more_than_fits_in_a_message_is_sent_in_several():
+    outbox = TokenOutbox(max_message_tokens=10)
+    entries = tuple(an_entry(0, *range(6), choice=choice) for choice in range(3))
+    outbox.add_step((*entries, an_entry(0, *range(99), choice=9)), a_report(1), None)
+    sent = [taken(outbox) for _ in range(4)]
+    assert [[entry.choice for entry in step.entries] for step in sent] == [[0], [1], [2], [9]]
+    assert [step.sequence for step in sent] == [1, 2, 3, 4]
+    assert outbox.take() is None
+
+
 def test_only_the_newest_heartbeat_is_kept_and_steps_go_first():
     outbox = TokenOutbox()
     for age_s in (1.0, 2.0):
