@@ -1,5 +1,7 @@
 """Puts the Serve application on a Ray cluster, follows it until it runs, and takes it off."""
 
+import contextlib
+import io
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +36,8 @@ class Deployment:
     def submit(self, build_app: Builder) -> None:
         """Start Serve if need be and hand the application to it; returns at once."""
         gateway = self._config.gateway
+        # Serve's own lines would say again, in other words, what ours say.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(http_options=HTTPOptions(host=gateway.host, port=gateway.port))
         serve.run_many(
             [serve.RunTarget(build_app(self._config.to_args()), name=APP_NAME, route_prefix="/")],
@@ -52,12 +56,16 @@ class Deployment:
         return application.status == ApplicationStatus.RUNNING
 
     def close(self) -> None:
-        """Let running requests end within the shutdown timeout, then take the application off."""
+        """Let running requests end within the shutdown timeout, then take the application off.
+
+        Deleting goes before shutting down: a shutdown ends HAProxy first, and every stream with it.
+        """
         began_at = time.monotonic()
+        serve.delete(APP_NAME)
         if self._is_ours:
-            serve.shutdown()  # type: ignore[no-untyped-call]
-        else:
-            serve.delete(APP_NAME)
+            # Ray prints there, in alarm, that the controller did not survive its own shutdown.
+            with contextlib.redirect_stdout(io.StringIO()):
+                serve.shutdown()  # type: ignore[no-untyped-call]
         log.info("serve stopped seconds=%.1f", time.monotonic() - began_at)
 
 

@@ -58,7 +58,7 @@ class Endpoint:
     def curl(self) -> str:
         """A command that asks the model something, in one line to paste."""
         message = {"role": "user", "content": _QUESTION}
-        body = json.dumps({"model": self.model_name, "messages": [message]})
+        body = json.dumps({"model": self.model_name, "messages": [message], "temperature": 0})
         key = "-H 'Authorization: Bearer '\"$PAGODA_API_KEY\" " if self.api_key else ""
         return (
             f"curl {self.url}/v1/chat/completions -H 'Content-Type: application/json' {key}"

@@ -40,7 +40,8 @@ def serve_until_stopped(config: ClusterConfig, environ: Mapping[str, str]) -> in
     try:
         with contextlib.ExitStack() as ends:
             _start_and_watch(config, environ, folder, phases, ends)
-    except StopRequested:
+    except (StopRequested, SystemExit):
+        # While Ray starts, its own handler is in place, which exits.
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     except (StartFailed, ServiceLost) as error:
