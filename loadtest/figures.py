@@ -43,15 +43,15 @@ def measured_window(
     With them, from `warm_up_s` after the start to `cool_down_s` before the last request was sent,
     so that neither the ramp nor the emptying server at the end is measured.
     """
-    sent = [record.sent_at for record in records if record.sent_at]
+    last_sent_at = max((record.sent_at for record in records), default=start_at)
     if warm_up_s == 0 and cool_down_s == 0:
         return Window(start_at, max((r.ended_at for r in records), default=start_at), True)
     begin = start_at + warm_up_s
-    end = max(sent, default=begin) - cool_down_s
+    end = last_sent_at - cool_down_s
     if end <= begin:
         raise ValueError(
             f"warm_up_s={warm_up_s} and cool_down_s={cool_down_s} leave nothing of a run "
-            f"that sent requests for {max(sent, default=start_at) - start_at:.1f} s"
+            f"that sent requests for {last_sent_at - start_at:.1f} s"
         )
     return Window(begin, end, False)
 

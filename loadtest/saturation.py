@@ -36,7 +36,7 @@ def find_saturation(
 
     In a closed loop the number in flight is bounded by its users, so no backlog can grow.
     """
-    sent = sorted((r for r in records if r.sent_at), key=lambda record: record.sent_at)
+    sent = sorted(records, key=lambda record: record.sent_at)
     if len(sent) < MIN_REQUESTS:
         return Saturation("none", f"too few requests to judge ({len(sent)})")
     if (late := _late_driver(sent, driver_cpu_ratio)) is not None:
@@ -70,7 +70,7 @@ def _refusals(sent: Sequence[CallRecord]) -> Saturation | None:
 def _growing_backlog(sent: Sequence[CallRecord]) -> Saturation | None:
     moments = np.linspace(sent[0].sent_at, sent[-1].sent_at, NUM_SLICES + 1)[1:]
     begins = np.array([record.sent_at for record in sent])
-    ends = np.array([record.ended_at or np.inf for record in sent])
+    ends = np.array([record.ended_at for record in sent])
     in_flight = np.array([((begins <= at) & (ends > at)).sum() for at in moments], dtype=float)
     # A request that had no first token yet waited at least until its end.
     ttfts = np.array([_waited_s(record) for record in sent])

@@ -30,33 +30,29 @@ class Timeline:
 
 def build_timeline(records: Sequence[CallRecord], start_at: float) -> Timeline:
     """The timeline of everything that was sent, warm-up and cool-down too."""
-    sent = [record for record in records if record.sent_at]
-    end = max((max(r.ended_at, r.sent_at) for r in sent), default=start_at + 1.0)
+    end = max((record.ended_at for record in records), default=start_at + 1.0)
     length_s = max(end - start_at, 1e-3)
     bucket_s = max(1.0, math.ceil(length_s / MAX_BUCKETS)) if length_s >= 10 else length_s / 20
     count = max(1, math.ceil(length_s / bucket_s))
     edges = start_at + bucket_s * np.arange(count + 1)
-    done = [record for record in sent if record.outcome == "finished"]
-    failed = [record for record in sent if record.outcome == "failed"]
-    times, weights = _token_times(sent)
+    done = [record for record in records if record.outcome == "finished"]
+    failed = [record for record in records if record.outcome == "failed"]
+    times, weights = _token_times(records)
     return Timeline(
         bucket_s,
-        _rate([record.sent_at for record in sent], edges),
+        _rate([record.sent_at for record in records], edges),
         _rate([record.ended_at for record in done], edges),
         _rate([record.ended_at for record in failed], edges),
         _rate(times, edges, weights),
-        _mean_concurrency(sent, edges),
-        _median_ttft(sent, edges),
+        _mean_concurrency(records, edges),
+        _median_ttft(records, edges),
     )
 
 
 def peak_concurrency(records: Sequence[CallRecord]) -> int:
     """The most requests in flight at once; one that ends as another starts is not counted."""
     steps = sorted(
-        step
-        for record in records
-        if record.sent_at and record.ended_at
-        for step in ((record.sent_at, 1), (record.ended_at, -1))
+        step for record in records for step in ((record.sent_at, 1), (record.ended_at, -1))
     )
     running = peak = 0
     for _, change in steps:
@@ -95,7 +91,7 @@ def _rate(
 def _mean_concurrency(records: Sequence[CallRecord], edges: np.ndarray) -> list[float]:
     """Each request adds the part of every interval during which it was in flight."""
     begins = np.array([record.sent_at for record in records])
-    ends = np.array([max(record.ended_at, record.sent_at) for record in records])
+    ends = np.array([record.ended_at for record in records])
     # The time in flight up to a moment t, over all requests, is piecewise linear in t.
     flown = np.array([np.clip(np.minimum(ends, edge) - begins, 0.0, None).sum() for edge in edges])
     return [round(float(value), 3) for value in np.diff(flown) / (edges[1] - edges[0])]

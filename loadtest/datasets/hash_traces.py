@@ -1,5 +1,6 @@
 """Turns traces of prefix-block ids (Mooncake, Qwen) into prompts that really share prefixes."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from loadtest.program import Call, Program, Words, single
 
 MOONCAKE_BLOCK_TOKENS = 512
 QWEN_BLOCK_TOKENS = 16
+GRID_TOLERANCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,14 @@ def spread_over_grid(rows: Sequence[HashRow], grid_s: float) -> list[HashRow]:
 def grid_step_s(rows: Sequence[HashRow]) -> float:
     """The step of the grid on which the time stamps lie, or 0 where they lie on none.
 
-    A grid is taken for one when its steps are at least a second and stamps repeat often.
+    A grid is taken for one when its steps are at least a second, stamps repeat often, and all lie
+    within a hundredth of a second of it (Mooncake's are up to 2 ms off).
     """
     stamps = sorted({row.at_s for row in rows})
     if len(stamps) < 2 or len(rows) < 2 * len(stamps):
         return 0.0
-    step = min(b - a for a, b in zip(stamps, stamps[1:], strict=False))
-    is_grid = all(abs(at / step - round(at / step)) < 1e-6 for at in stamps)
+    step = statistics.median(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    is_grid = all(abs(at - step * round(at / step)) < GRID_TOLERANCE_S for at in stamps)
     return step if is_grid and step >= 1.0 else 0.0
 
 

@@ -1,6 +1,7 @@
 """Lays the report out as one HTML page without outside assets, for dark, light and phones."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from html import escape
 
 from loadtest.report.charts import capacity_plots, latency_plots, prompt_plot, time_plots
@@ -35,12 +36,20 @@ def render_page(runs: Sequence[RunView]) -> str:
 
 def _head(runs: Sequence[RunView]) -> str:
     models = sorted({str(run.figures.get("model_id", "")) for run in runs})
-    dates = sorted({str(run.figures.get("date", "")) for run in runs})
+    dates = sorted({_readable(str(run.figures.get("date", ""))) for run in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
         f"<header><h1>Load test</h1><p>{escape(', '.join(models))} · {escape(when)}</p>"
         f"{legend(runs)}</header>"
     )
+
+
+def _readable(date: str) -> str:
+    """vLLM's compact date as people write it; anything else as it is."""
+    try:
+        return datetime.strptime(date, "%Y%m%d-%H%M%S").strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return date
 
 
 def legend(runs: Sequence[RunView]) -> str:

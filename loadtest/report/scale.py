@@ -34,6 +34,9 @@ class Scale:
         return [index * step for index in range(first, last + 1)]
 
     def _log_ticks(self, wanted: int) -> list[float]:
+        if self.high / self.low < 8:
+            # Within less than a decade the powers of ten leave an axis almost bare.
+            return self._linear_ticks(wanted - 1)
         low, high = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         for digits in ((1, 2, 5), (1, 3), (1,)):
             ticks = [d * 10.0**power for power in range(low, high + 1) for d in digits]
@@ -52,8 +55,8 @@ def linear_scale(low: float, high: float, begin: float, end: float) -> Scale:
 
 
 def log_scale(low: float, high: float, begin: float, end: float) -> Scale:
-    """An axis over at least a factor of two; values of 0 or less lie at its low end."""
-    low = max(low, 1e-3)
+    """An axis over a factor of two to a thousand; smaller values lie at its low end."""
+    low = max(low, high / 1000.0, 1e-3)
     high = max(high, low * 2.0)
     return Scale(low / 1.05, high * 1.05, begin, end, is_log=True)
 

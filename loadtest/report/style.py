@@ -22,12 +22,13 @@ vertical-align:middle;background:var(--c)}
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
 .tiles b{display:block;font-size:20px;font-weight:600;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:13px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:14px}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:14px}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:10px;
 padding:12px 12px 6px}
 figcaption{font-size:14px;font-weight:600;margin:0 0 6px 4px}
 svg{display:block;width:100%;height:auto}
 svg text{font-size:12px;fill:var(--soft)}
+@media (max-width:500px){svg text{font-size:14px}main{padding:18px 12px 40px}}
 svg .mark-name{fill:var(--mark)}
 .grid{stroke:var(--line);stroke-width:1}
 .mark{stroke:var(--mark);stroke-width:1.2;stroke-dasharray:5 4}

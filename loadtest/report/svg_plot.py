@@ -8,7 +8,7 @@ from html import escape
 from loadtest.report.scale import Scale, linear_scale, log_scale, short_number
 
 WIDTH, HEIGHT = 460, 270
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 14, 42
 NUM_COLOURS = 8
 
 Point = tuple[float, float]
@@ -56,7 +56,7 @@ class Plot:
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">',
             *_grid(x_scale, y_scale, y_is_share=self.y_is_share),
-            *(_mark(mark, x_scale, y_scale) for mark in self.marks),
+            *(_mark(mark, index, x_scale, y_scale) for index, mark in enumerate(self.marks)),
             *(_series(one, x_scale, y_scale) for one in self.series),
             *self._axis_names(),
             "</svg>",
@@ -103,18 +103,20 @@ def _grid(x_scale: Scale, y_scale: Scale, *, y_is_share: bool) -> list[str]:
     return parts
 
 
-def _mark(mark: Mark, x_scale: Scale, y_scale: Scale) -> str:
+def _mark(mark: Mark, index: int, x_scale: Scale, y_scale: Scale) -> str:
     if mark.is_vertical:
         x = x_scale.place(mark.value)
         # The word stands on the side where there is room for it.
         is_right = x < (LEFT + WIDTH) / 2
         anchor, gap = ("start", 4) if is_right else ("end", -4)
         line = f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        place = f'x="{x + gap:.1f}" y="{HEIGHT - BOTTOM - 6}" text-anchor="{anchor}"'
+        # One above the other, so that the words of near marks do not lie on each other.
+        word_y = HEIGHT - BOTTOM - 6 - 15 * index
+        place = f'x="{x + gap:.1f}" y="{word_y}" text-anchor="{anchor}"'
     else:
         y = y_scale.place(mark.value)
         line = f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        place = f'x="{WIDTH - RIGHT - 4}" y="{y - 5:.1f}" text-anchor="end"'
+        place = f'x="{LEFT + 6}" y="{y + 15:.1f}" text-anchor="start"'
     return f'{line}<text class="mark-name" {place}>{escape(mark.text)}</text>'
 
 
