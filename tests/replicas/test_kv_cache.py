@@ -3,11 +3,12 @@
 import logging
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
+from replicas import kv_cache
 from replicas.config import EngineConfig, SchedulerConfig
+from replicas.host_memory import HostMemory
 from replicas.kv_cache import KvCacheSize, allocate, block_bytes, size_kv_cache
 from replicas.models.model_config import ModelConfig
 
@@ -49,16 +50,14 @@ def test_an_override_wins_over_memory() -> None:
 
 
 def test_engines_of_one_node_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = psutil.virtual_memory()._replace(total=2**31, available=2**31)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(kv_cache, "host_memory", lambda: HostMemory(2**31, 2**31))
     alone = size(kv_cache_memory_share=0.5).num_blocks
     assert alone == 2**30 // BLOCK_BYTES
     assert size(kv_cache_memory_share=0.5, engines_per_node=4).num_blocks == alone // 4
 
 
 def test_no_more_is_taken_than_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = psutil.virtual_memory()._replace(total=2**31, available=2**20)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(kv_cache, "host_memory", lambda: HostMemory(2**31, 2**20))
     assert size(kv_cache_memory_share=0.5).num_blocks == int(0.9 * 2**20) // BLOCK_BYTES
 
 
