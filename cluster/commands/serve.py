@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
     )
     for name, guess in config_loading.misspelt_variables(os.environ).items():
         log.warning("%s is not a setting; did you mean %s?", name, guess)
-    check_address_is_free(config.gateway)
+    if not config.ray.ray_address:
+        check_address_is_free(config.gateway)
     supervisor = Supervisor(stop_timeout_s=config.replica.shutdown_timeout_s + _STOP_MARGIN_S)
     return supervisor.run(lambda: _serve(config))
 

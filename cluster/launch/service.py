@@ -92,6 +92,8 @@ def _store_url(config: ClusterConfig, folder: Path, ends: contextlib.ExitStack) 
         ends.enter_context(store)
         info = store.start()
         url = store.url
+        if config.ray.ray_address:
+            log.warning("store: replicas on other hosts cannot reach it; set REDIS_URL")
     for warning in info.warnings():
         log.warning("store: %s", warning)
     log.info("store answers server=%s %s url=%s", info.name, info.version, without_secrets(url))
