@@ -19,7 +19,7 @@ def start_mock() -> Iterator[StartMock]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(**profile: Any) -> str:
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in profile.items()]
+        options = [_option(name.replace("_", "-"), value) for name, value in profile.items()]
         process = subprocess.Popen(
             [sys.executable, "-m", "loadtest.mock_server", "--port=0", *options],
             stdout=subprocess.PIPE,
@@ -36,6 +36,12 @@ def start_mock() -> Iterator[StartMock]:
         process.wait(timeout=10)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
 
 
 @pytest.fixture(scope="session")
