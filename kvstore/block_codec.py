@@ -10,11 +10,11 @@ send one after another, decoding gives views of what was received. All numbers a
 """
 
 import struct
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from kvstore.block_checksum import crc32
 from kvstore.block_compression import (
     Compression,
     can_compress,
@@ -98,7 +98,7 @@ def encode(
             compression = "none"
     else:
         compression = "none"
-    crc = zlib.crc32(values, zlib.crc32(keys))
+    crc = crc32(values, crc32(keys, 0))
     header = _pack_header(block, layout, compression, (len(keys), len(values), crc))
     return EncodedBlock((header, keys, values), len(header) + len(keys) + len(values), bound)
 
@@ -117,7 +117,7 @@ def read_header(value: Buffer) -> BlockHeader:
             f"{len(view)} bytes: the header alone has {header_bytes}", kind="truncated"
         )
     end = header_bytes - _CRC.size
-    if end < _HEADER.size or zlib.crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
+    if end < _HEADER.size or crc32(view[:end], 0) != _CRC.unpack_from(view, end)[0]:
         raise CorruptBlock("the header's CRC differs", kind="damaged")
     if format_version != FORMAT_VERSION:
         raise CorruptBlock(f"format={format_version}: expected {FORMAT_VERSION}", kind="foreign")
@@ -150,7 +150,7 @@ def decode_unasked(value: Buffer, header: BlockHeader) -> StoredBlock:
     if not header.is_private and child_hash(header.parent, header.token_ids) != header.name:
         raise CorruptBlock("the name is not the hash of parent and tokens", kind="damaged")
     payload = view[header.header_bytes :]
-    if zlib.crc32(payload) != header.payload_crc:
+    if crc32(payload, 0) != header.payload_crc:
         raise CorruptBlock("the CRC of K and V differs", kind="damaged")
     keys: Buffer = payload[: header.keys_bytes]
     values: Buffer = payload[header.keys_bytes :]
@@ -209,7 +209,7 @@ def _pack_header(
     )
     tokens = np.asarray(block.token_ids, dtype="<i4").tobytes()
     content = (fixed + tokens + fingerprint).ljust(header_bytes - _CRC.size, b"\0")
-    return content + _CRC.pack(zlib.crc32(content))
+    return content + _CRC.pack(crc32(content, 0))
 
 
 def _unpack_header(view: memoryview, fields: tuple[object, ...]) -> BlockHeader:

@@ -217,10 +217,7 @@ class BlockStore(Protocol):
         ...
 
     def scan(self) -> Iterator[StoredEntry]:
-        """Every block of this layout, in no order; one that comes or goes meanwhile may be missed.
-
-        Never raises half-way without having given what was read before.
-        """
+        """Every block of this layout, in no order; one that comes or goes may be missed."""
         ...
 
     def stats(self) -> StoreStats:

@@ -93,7 +93,8 @@ class FailsafeStore:
 
     def scan(self) -> Iterator[StoredEntry]:
         """See BlockStore; ends early if the store does not answer."""
-        entries = self._store.scan()
+        nothing: Iterator[StoredEntry] = iter(())
+        entries = self._guarded(self._store.scan, otherwise=nothing)
         while True:
             entry = self._guarded(lambda: next(entries, None), otherwise=None)
             if entry is None:

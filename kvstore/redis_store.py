@@ -5,6 +5,7 @@ then goes over the connection is RespWire's, whose calls have a deadline (resp_w
 """
 
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,3 +253,21 @@ def _in_words(error: redis.RedisError | OSError) -> tuple[str, FailureKind]:
     if isinstance(error, redis.InvalidResponse):
         return "what answers there does not speak the Redis protocol", "protocol"
     return str(error) or type(error).__name__, "connection"
+
+
+class LibraryPipeline:
+    """The library's own pipeline, which `python -m kvstore.bench` holds ours against."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, protocol=2)
+
+    def run(self, verb: str, arguments: Iterable[tuple[bytes, ...]]) -> None:
+        """One command each, all in one pipeline; raises if one is refused."""
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for words in arguments:
+            pipeline.execute_command(verb, *words)
+        pipeline.execute()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()

@@ -103,7 +103,7 @@ def valkey_binary() -> str:
 
 
 def debian_redis() -> str:
-    """Debian's server, which has TLS, Sentinel and a cluster; skips the test where there is none."""
+    """Debian's server, with TLS, Sentinel and a cluster; skips the test where there is none."""
     if DEBIAN_REDIS is None:
         pytest.skip("needs Debian's redis-server")
     return DEBIAN_REDIS
