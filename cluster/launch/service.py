@@ -21,6 +21,7 @@ from cluster.launch.start_phases import ServiceLost, StartFailed, StartPhases
 from cluster.launch.stop_wish import StopRequested, raise_on_stop_signals
 from cluster.ray_settings import haproxy_environment, ray_environment
 from kvstore.errors import StoreUnavailable
+from kvstore.redis_block_store import tls_files
 from kvstore.redis_store import server_info, without_secrets
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def _start_and_watch(
 def _store_url(config: ClusterConfig, folder: Path, ends: contextlib.ExitStack) -> str:
     url = config.store.redis_url
     if url:
-        info = server_info(url, timeout_s=config.store.store_timeout_s)
+        info = server_info(url, timeout_s=config.store.store_timeout_s, tls=tls_files(config.store))
     else:
         store = EmbeddedStore(memory_bytes=config.store.store_memory_bytes, folder=folder)
         ends.enter_context(store)
