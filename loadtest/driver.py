@@ -5,12 +5,14 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
-from loadtest.program_run import ProgramRun, RunContext
+from loadtest.program_run import TIMER_GRAIN_S, ProgramRun, RunContext
 from loadtest.workload import Arrival
 
 LOOK_AHEAD = 64
-# Nothing is prepared when the next request is due sooner than this: sending comes first.
-PREPARE_SLACK_S = 0.004
+# Preparing gives the loop back after each such turn, and stops when a request is due within the
+# slack: sending comes first.
+PREPARE_TURN_S = 0.001
+PREPARE_SLACK_S = 0.010
 
 
 class Driver:
@@ -67,21 +69,36 @@ class Driver:
 
     async def _open_loop(self, arrivals: Iterator[Arrival], start_at: float) -> None:
         ready: deque[tuple[float, ProgramRun]] = deque()
-        is_exhausted = False
-        while ready or not is_exhausted:
+        while await self._look_ahead(ready, arrivals, start_at):
+            await self._context.sleep_until(ready[0][0])
             now = self._context.clock()
-            has_time = not ready or ready[0][0] - now > PREPARE_SLACK_S
-            if not is_exhausted and len(ready) < LOOK_AHEAD and has_time:
-                arrival = next(arrivals, None)
-                if arrival is None:
-                    is_exhausted = True
-                else:
-                    ready.append((start_at + arrival.at_s, self._prepared(arrival)))
-                    await asyncio.sleep(0)
-                continue
-            due_at, run = ready.popleft()
-            await self._context.sleep_until(due_at)
-            self._start(run, due_at)
+            while ready and ready[0][0] <= now + TIMER_GRAIN_S:
+                due_at, run = ready.popleft()
+                self._start(run, due_at)
+            # Started tasks send in the loop's next turn.
+            await asyncio.sleep(0)
+
+    async def _look_ahead(
+        self, ready: deque[tuple[float, ProgramRun]], arrivals: Iterator[Arrival], start_at: float
+    ) -> bool:
+        """Prepare what comes next, as far as there is time; False when nothing is left.
+
+        A turn of a busy loop takes milliseconds, so it is given away only while nothing is due:
+        a driver that is behind prepares and sends at once until it has caught up.
+        """
+        turn_ends_at = self._context.clock() + PREPARE_TURN_S
+        while len(ready) < LOOK_AHEAD:
+            now = self._context.clock()
+            if ready and now > turn_ends_at:
+                if ready[0][0] - now <= PREPARE_SLACK_S:
+                    break
+                await asyncio.sleep(0)
+                turn_ends_at = self._context.clock() + PREPARE_TURN_S
+            arrival = next(arrivals, None)
+            if arrival is None:
+                break
+            ready.append((start_at + arrival.at_s, self._prepared(arrival)))
+        return bool(ready)
 
     async def _closed_loop(
         self, arrivals: Iterator[Arrival], start_at: float, num_users: int
