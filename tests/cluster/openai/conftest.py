@@ -129,7 +129,13 @@ def running_server(app: object) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = _ThreadServer(
-            uvicorn.Config(app, loop="uvloop", http="httptools", log_level="warning")
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                log_level="warning",
+                timeout_graceful_shutdown=2,
+            )
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

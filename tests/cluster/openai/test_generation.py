@@ -139,7 +139,8 @@ async def test_a_cancel_during_admission_withdraws_all(tokenizer, says):
     dispatcher = ScriptedDispatcher(lambda request: scripts[request.request_id])
     running = generation(dispatcher, tokenizer, [request(name="a"), request(name="b")])
     task = asyncio.create_task(collect(running))
-    await asyncio.sleep(0.05)
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert dispatcher.num_open == 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

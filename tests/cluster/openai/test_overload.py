@@ -70,21 +70,21 @@ def test_admission_that_takes_too_long_is_a_503(start_gateway, says, stream):
     answer = gateway.complete(stream=stream)
     assert answer.status_code == 503
     assert "retry-after" in answer.headers
-    assert time.monotonic() - began_at < 2
-    assert gateway.is_idle_within(0.5)
+    assert time.monotonic() - began_at < 5
+    assert gateway.is_idle_within(1.0)
 
 
 def test_one_refused_prompt_closes_the_others(start_gateway, says):
     error = refusal(RefusalReason.QUEUE_FULL, 1)
     gateway = start_gateway(says("a"), says("b", admission_s=30), says("c", admission_error=error))
     assert gateway.complete(prompt=["A", "B", "C"]).status_code == 429
-    assert gateway.is_idle_within(0.5)
+    assert gateway.is_idle_within(1.0)
 
 
 def test_one_lost_prompt_ends_the_whole_call(start_gateway, says):
-    gateway = start_gateway(says("abc", step_s=0.2), says("d", lost_after_tokens=0))
+    gateway = start_gateway(says("abc", step_s=30), says("d", lost_after_tokens=0))
     assert gateway.complete(prompt=["A", "B"]).status_code == 500
-    assert gateway.is_idle_within(0.5)
+    assert gateway.is_idle_within(1.0)
 
 
 def test_a_broken_dispatcher_is_a_plain_500(start_gateway, says, monkeypatch):

@@ -134,24 +134,21 @@ def test_text_that_may_begin_a_stop_string_is_held_back(start_gateway, says):
     assert [c["choices"][0]["text"] for c in chunks] == ["a", "##b", ""]
 
 
-def test_the_first_token_is_sent_at_once(start_gateway, says):
-    gateway = start_gateway(says("ab", step_s=0.3))
+def test_the_first_token_does_not_wait_for_the_second(start_gateway, says):
+    gateway = start_gateway(says("abc", silent_after_tokens=1), max_silence_s=20.0)
     body = {"prompt": "Say", "stream": True}
-    began_at = time.monotonic()
     with gateway.http.stream("POST", "/v1/completions", json=body) as answer:
-        first = next(answer.iter_raw())
-        waited_s = time.monotonic() - began_at
-    assert b'"text":"a"' in first
-    assert waited_s < 0.5
+        frames = answer.iter_raw()
+        assert b'"text":"a"' in next(frames)
 
 
 def test_each_step_is_a_write_of_its_own(start_gateway, says):
-    gateway = start_gateway(says("abc", step_s=0.05))
+    gateway = start_gateway(says("abc", step_s=0.3))
     body = {"prompt": "Say", "stream": True}
     with gateway.http.stream("POST", "/v1/completions", json=body) as answer:
         arrived = [time.monotonic() for _ in answer.iter_raw()]
-    assert arrived[1] - arrived[0] > 0.02
-    assert arrived[2] - arrived[1] > 0.02
+    assert arrived[1] - arrived[0] > 0.05
+    assert arrived[2] - arrived[1] > 0.05
 
 
 def test_a_loss_after_the_first_token_is_a_frame_then_done(start_gateway, says):
@@ -209,7 +206,7 @@ def test_a_quiet_stream_is_kept_alive_by_comments(start_gateway, says):
 
 
 def test_a_stream_with_news_needs_no_comments(start_gateway, says):
-    gateway = start_gateway(says("abcdefghij", step_s=0.03), keep_alive_s=0.2)
+    gateway = start_gateway(says("abcdefghij", step_s=0.15), keep_alive_s=0.6)
     assert b"keep-alive" not in completion(gateway)
 
 
@@ -227,4 +224,4 @@ def test_a_silent_request_is_given_up(start_gateway, says, stream, silent_after_
     answer = gateway.complete(stream=stream)
     assert b"Nothing happened" in answer.content
     assert answer.status_code == (200 if stream and silent_after_tokens else 500)
-    assert gateway.is_idle_within(0.5)
+    assert gateway.is_idle_within(1.0)
