@@ -47,8 +47,8 @@ _ERROR_KINDS: dict[str, FailureKind] = {
 class Command:
     """One command, or several on one key. parts: makes the bytes, when and where they are sent.
 
-    key: decides the node, unless `node` names one. num_replies: how many answers come; the last
-    one counts.
+    key: decides the node, unless `node` names one. num_replies: how many answers come; the first
+    error counts, or else the last one.
     """
 
     key: bytes
@@ -257,8 +257,11 @@ class _Lane:
     ) -> list[int]:
         moved = []
         for index in indexes:
-            for _ in range(call.commands[index].num_replies):
-                reply = wire.read(deadline=call.deadline)
+            replies = [
+                wire.read(deadline=call.deadline) for _ in range(call.commands[index].num_replies)
+            ]
+            errors = [reply for reply in replies if isinstance(reply, RespError)]
+            reply = errors[0] if errors else replies[-1]
             kind = _ERROR_KINDS.get(reply.code) if isinstance(reply, RespError) else None
             if kind == "moved" and not is_last:
                 moved.append(index)

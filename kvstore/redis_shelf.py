@@ -5,7 +5,6 @@ so a replica that died leaves nothing behind. The server's own eviction does not
 (ServerInfo.pin_warnings); our trimming does.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,8 @@ from kvstore.redis_trimming import Trimmer
 from kvstore.resp_wire import Reply, RespError, command
 from kvstore.value_shelf import Decoded, Encode, Read, ShelfRead, ShelfWrite
 
-log = logging.getLogger(__name__)
+# In place of a number that a full server would not give; it gives none below -2.
+_FULL = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,19 @@ class RedisShelf:
         return ShelfWrite(tuple(outcomes), failure)
 
     def pin(self, names: Sequence[BlockHash], *, lease: str, ttl_s: float) -> int:
-        """See ValueShelf. The pin is set before the block is looked for, so none slips between."""
-        commands = []
-        for name in names:
-            key = block_key(self._namespace, name)
-            parts = _pin_parts(key, lease, max(1, round(1000 * ttl_s)))
-            commands.append(Command(key, parts, num_replies=4))
-        return _num_leading(self._small(commands))
+        """See ValueShelf. The pin is set before the block is looked for, so none slips between.
+
+        A full server has no memory for a pin either: room is made once.
+        """
+        ttl_ms = max(1, round(1000 * ttl_s))
+        keys = [block_key(self._namespace, name) for name in names]
+        commands = [Command(key, _pin_parts(key, lease, ttl_ms), num_replies=4) for key in keys]
+        asked = self._small(commands)
+        if _FULL in asked:
+            deadline = self._clock() + self._limits.fetch_timeout_s
+            self._trimmer.make_room(self._limits.value_bytes, deadline=deadline)
+            asked = self._small(commands)
+        return _num_leading(asked)
 
     def unpin(self, names: Sequence[BlockHash], *, lease: str) -> None:
         """See ValueShelf."""
@@ -204,6 +210,8 @@ def _acknowledged(index: int, reply: Reply) -> PutOutcome:
 
 
 def _whole_number(index: int, reply: Reply) -> int:
+    if isinstance(reply, RespError) and reply.code == "OOM":
+        return _FULL
     return reply if isinstance(reply, int) else 0
 
 
@@ -214,4 +222,4 @@ def _all_replies(result: Exchanged[int]) -> list[int]:
 
 
 def _num_leading(is_here: Sequence[int]) -> int:
-    return (*is_here, 0).index(0)
+    return next((index for index, here in enumerate(is_here) if here <= 0), len(is_here))

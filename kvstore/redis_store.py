@@ -5,7 +5,8 @@ then goes over the connection is RespWire's, whose calls have a deadline (resp_w
 """
 
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from kvstore.errors import FailureKind, StoreUnavailable
 from kvstore.redis_url import Address, RedisTarget, parse_redis_url, without_secrets
+from kvstore.resp_wire import Reply, RespError, RespWire, command
 
 __all__ = ["Dialer", "Link", "ServerInfo", "TlsFiles", "server_info", "slot_of", "without_secrets"]
 
@@ -168,7 +170,13 @@ class Dialer:
         }
 
 
-def server_info(url: str, *, timeout_s: float, tls: TlsFiles | None = None) -> ServerInfo:
+def server_info(
+    url: str,
+    *,
+    timeout_s: float,
+    tls: TlsFiles | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> ServerInfo:
     """Ask a server who it is; raises StoreUnavailable, which says what is wrong.
 
     Behind Sentinel that is the master; of a cluster, the first node that answers.
@@ -181,7 +189,7 @@ def server_info(url: str, *, timeout_s: float, tls: TlsFiles | None = None) -> S
     errors: list[StoreUnavailable] = []
     for address in _first_addresses(dialer, timeout_s):
         try:
-            return _ask(dialer.dial(address, timeout_s=timeout_s))
+            return _ask(dialer.dial(address, timeout_s=timeout_s), clock() + timeout_s, clock)
         except StoreUnavailable as error:
             errors.append(error)
     raise StoreUnavailable(f"{without_secrets(url)}: {errors[-1]}", kind=errors[-1].kind)
@@ -198,42 +206,40 @@ def _first_addresses(dialer: Dialer, timeout_s: float) -> tuple[Address | None, 
     return dialer.target.addresses or (None,)
 
 
-def _ask(link: Link) -> ServerInfo:
-    connection = link._connection
+def _ask(link: Link, deadline: float, clock: Callable[[], float]) -> ServerInfo:
+    wire = RespWire(link.socket, clock=clock)
+    questions = (("INFO", "server"), ("INFO", "memory"), ("CONFIG", "GET", "proto-max-bulk-len"))
     try:
-        fields = _info_fields(connection, "server") | _info_fields(connection, "memory")
-        max_bulk_bytes = _max_bulk_bytes(connection)
-    except (redis.RedisError, OSError) as error:
+        wire.send([part for words in questions for part in command(*words)], deadline=deadline)
+        server, memory, limit = [wire.read(deadline=deadline) for _ in questions]
+    except OSError as error:
         raise _unavailable(error) from error
     finally:
         link.close()
+    fields = _fields(server) | _fields(memory)
     is_valkey = "valkey_version" in fields
     return ServerInfo(
         name="Valkey" if is_valkey else "Redis",
         version=fields.get("valkey_version" if is_valkey else "redis_version", "unknown"),
         max_memory_bytes=int(fields.get("maxmemory", 0)),
         max_memory_policy=fields.get("maxmemory_policy", ""),
-        max_bulk_bytes=max_bulk_bytes,
+        max_bulk_bytes=_max_bulk_bytes(limit),
     )
 
 
-def _info_fields(connection: AnyConnection, section: str) -> dict[str, str]:
-    connection.send_command("INFO", section)
-    text = bytes(connection.read_response()).decode()
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+def _fields(info: Reply) -> dict[str, str]:
+    if isinstance(info, RespError):
+        kind: FailureKind = "busy" if info.code == "LOADING" else "refused"
+        raise StoreUnavailable(info.message, kind=kind)
+    if not isinstance(info, bytes | memoryview):
+        raise StoreUnavailable(f"INFO answered {type(info).__name__}", kind="protocol")
+    lines = bytes(info).decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def _max_bulk_bytes(connection: AnyConnection) -> int:
-    connection.send_command("CONFIG", "GET", "proto-max-bulk-len")
-    try:
-        answer = connection.read_response()
-    except redis.ResponseError:
-        return DEFAULT_MAX_BULK_BYTES
-    return (
-        int(answer[1])
-        if isinstance(answer, list) and len(answer) == 2
-        else (DEFAULT_MAX_BULK_BYTES)
-    )
+def _max_bulk_bytes(limit: Reply) -> int:
+    number = limit[-1] if isinstance(limit, list) and len(limit) == 2 else None
+    return int(number) if isinstance(number, bytes) else DEFAULT_MAX_BULK_BYTES
 
 
 def _unavailable(error: redis.RedisError | OSError) -> StoreUnavailable:

@@ -26,6 +26,8 @@ _EVICT = (
 )
 _MOST_ROUNDS = 64
 _STEP_TIMEOUT_S = 1.0
+# What is refused takes memory on its way too, and the next writer should find some room.
+_MARGIN = 2
 
 
 class Trimmer:
@@ -41,15 +43,15 @@ class Trimmer:
         self._node_number = 0
 
     def make_room(self, num_bytes: int, *, deadline: float) -> bool:
-        """Remove blocks of num_bytes in all, if there are; False if not all could be had."""
+        """Remove blocks so that num_bytes fit, and as much again; False if that cannot be had."""
         if not self._is_busy.acquire(blocking=False):
             return False
-        freed, num_before = 0, self.num_trimmed
+        wanted, freed, num_before = _MARGIN * num_bytes, 0, self.num_trimmed
         try:
             for _ in range(_MOST_ROUNDS):
-                if freed >= num_bytes or self._clock() >= deadline:
+                if freed >= wanted or self._clock() >= deadline:
                     break
-                freed += self._evict_sample(num_bytes - freed)
+                freed += self._evict_sample(wanted - freed)
         except StoreUnavailable as error:
             log.warning("store trimming ended kind=%s: %s", error.kind, error)
         finally:
@@ -58,7 +60,7 @@ class Trimmer:
             "store trimmed blocks=%d bytes=%d wanted_bytes=%d",
             self.num_trimmed - num_before,
             freed,
-            num_bytes,
+            wanted,
         )
         return freed >= num_bytes
 
