@@ -137,3 +137,11 @@ class LoadConfig:
     num_processes: int = 1
     label: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        places = self.traffic.max_concurrency
+        if self.num_processes < 1 or (places is not None and places < self.num_processes):
+            raise ValueError(
+                f"num_processes={self.num_processes}: expected 1 or more, and no more than "
+                f"max_concurrency={places}"
+            )

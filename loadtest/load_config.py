@@ -42,7 +42,7 @@ def load_config(args: argparse.Namespace, environ: Mapping[str, str] = os.enviro
             percentiles=tuple(float(part) for part in args.metric_percentiles.split(",")),
             detailed=args.save_detailed,
         ),
-        num_processes=max(1, args.processes),
+        num_processes=args.processes,
         label=args.label,
         metadata=pairs_of(args.metadata, "--metadata"),
     )

@@ -51,7 +51,8 @@ class OpenAIBackend:
             body["max_tokens"] = output_tokens
         if num_choices > 1:
             body["n"] = num_choices
-        if self.ignore_eos:
+        # Without a length, an answer that ignores its end would fill the whole context.
+        if self.ignore_eos and output_tokens is not None:
             body["ignore_eos"] = True
         return orjson.dumps(body | dict(self.extra_body))
 

@@ -119,7 +119,12 @@ def _add_arrivals(parser: argparse.ArgumentParser) -> None:
     add("--speedup", type=float, default=None, help="replay a trace's own times this much faster")
     add("--users", type=int, default=None, help="closed loop of so many users")
     add("--max-concurrency", type=int, default=None, help="hold requests back at the client")
-    add("--num-prompts", type=int, default=None, help="default 1000 without --duration")
+    add(
+        "--num-prompts",
+        type=int,
+        default=None,
+        help="requests, conversations or agents; 1000 without --duration",
+    )
     add("--duration", type=float, default=None, metavar="S", help="stop sending after this long")
     add("--cancel-rate", type=float, default=0.0, help="share of requests given up by the client")
     add("--cancel-delay", type=_distribution, default="1", help="seconds until it gives up")

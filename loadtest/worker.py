@@ -120,7 +120,7 @@ def _context(
 ) -> RunContext:
     slots = None
     if traffic.max_concurrency is not None:
-        slots = asyncio.Semaphore(max(1, share.part_of(traffic.max_concurrency)))
+        slots = asyncio.Semaphore(share.part_of(traffic.max_concurrency))
     return RunContext(client, facts.writer(), traffic, time.monotonic, slots=slots)
 
 

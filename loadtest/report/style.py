@@ -42,5 +42,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:5px 14px;border-top:1px solid var(--line);text-align:right}
 tbody tr:first-child th,tbody tr:first-child td,thead th,thead td{border-top:0}
 th[scope=row]{text-align:left;font-weight:400;color:var(--soft)}
-td{overflow-wrap:anywhere}
+.numbers td{white-space:nowrap}
+.words td{overflow-wrap:anywhere}
+@media (max-width:500px){th,td{padding:5px 9px}}
 """

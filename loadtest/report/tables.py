@@ -93,7 +93,7 @@ def figure_table(runs: Sequence[RunView]) -> str:
         for key, word in zip(keys, ("mean", *NARROW_PERCENTILES), strict=True):
             rows.append(_row(runs, f"{METRIC_WORDS[metric]} {word}, ms", key, MS))
     rows.append(_lag_row(runs))
-    return _table(runs, rows)
+    return _table(runs, rows, kind="numbers")
 
 
 def setting_table(runs: Sequence[RunView]) -> str:
@@ -107,7 +107,7 @@ def setting_table(runs: Sequence[RunView]) -> str:
     if any(limits):
         words = [", ".join(f"{k} {v:g} ms" for k, v in (one or {}).items()) for one in limits]
         rows.append(_cells("limits", words))
-    return _table(runs, rows)
+    return _table(runs, rows, kind="words")
 
 
 def _row(runs: Sequence[RunView], name: str, key: str, form: Format) -> str:
@@ -129,10 +129,11 @@ def _cells(name: str, words: Sequence[str]) -> str:
     return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
 
 
-def _table(runs: Sequence[RunView], rows: Sequence[str]) -> str:
+def _table(runs: Sequence[RunView], rows: Sequence[str], *, kind: str) -> str:
     heads = "".join(f'<th scope="col">{escape(run.name)}</th>' for run in runs)
     head = f"<thead><tr><td></td>{heads}</tr></thead>" if len(runs) > 1 else ""
-    return f'<div class="wide"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>'
+    body = f"{head}<tbody>{''.join(rows)}</tbody>"
+    return f'<div class="wide"><table class="{kind}">{body}</table></div>'
 
 
 def _pair(run: RunView, metric: str) -> str:

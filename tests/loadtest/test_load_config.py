@@ -100,6 +100,7 @@ def test_lengths_may_come_from_a_trace() -> None:
         (["--ramp-up-strategy", "linear"], "--ramp-up-start-rps"),
         (["--speedup", "2", "--request-rate", "1"], "--speedup"),
         (["--duration", "5"], "--request-rate"),
+        (["--processes", "4", "--max-concurrency", "2"], "num_processes=4"),
         (["--percentile-metrics", "x"], "'x'"),
     ],
 )

@@ -39,6 +39,12 @@ def test_a_completion_body_has_the_options_that_vllm_understands() -> None:
     }
 
 
+def test_an_answer_without_a_length_may_end_by_itself() -> None:
+    backend = OpenAIBackend("openai", "m", ignore_eos=True)
+    body = orjson.loads(backend.body(MESSAGES, output_tokens=None, num_choices=1))
+    assert "ignore_eos" not in body
+
+
 def test_a_chat_body_has_messages_and_no_length_unless_wanted() -> None:
     body = orjson.loads(
         OpenAIBackend("openai-chat", "m").body(MESSAGES, output_tokens=None, num_choices=1)
