@@ -8,17 +8,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from replicas.batch import SampleSpec
 from replicas.counter_random import uniforms
 from replicas.request import SamplingParams
 
-# Tokens looked at, most likely first, before a whole row is sorted. A constant, or a row's bits
-# would depend on its neighbours.
-_CANDIDATES = 1024
-# Weights are added up in runs of this many tokens first, so that no long running sum is needed.
-_RUN = 256
-# Below this temperature in vLLM's terms the choice is greedy anyway; dividing by it overflows.
+# Rows are searched and added up in runs of this many tokens, which is quick and keeps sums exact
+# enough; it divides the vocabularies of the models in use.
+_RUN = 64
+# Weights are sorted into buckets by their first bits: their exponent and 4 bits more. The largest
+# weight is 1.
+_BUCKET_SHIFT = 19
+_NUM_BUCKETS = (0x3F800000 >> _BUCKET_SHIFT) + 1
+# Below this temperature the choice is greedy, as in vLLM: dividing by it would overflow.
 _LEAST_TEMPERATURE = 1e-5
 
 
@@ -34,10 +37,10 @@ class Sampler:
         logits = self._forbid_ends(logits, samples)
         chosen = [row for row, sample in enumerate(samples) if not _is_greedy(sample.sampling)]
         if not chosen:
-            return logits.argmax(-1)
+            return _largest(logits)
         if len(chosen) == len(samples):
             return self._draw(logits.float(), samples)
-        tokens = logits.argmax(-1)
+        tokens = _largest(logits)
         rows = torch.tensor(chosen, device=logits.device)
         drawn = self._draw(logits.index_select(0, rows).float(), [samples[row] for row in chosen])
         return tokens.index_copy_(0, rows, drawn)
@@ -71,22 +74,14 @@ class Sampler:
         logits = logits / temperatures
         weights = torch.exp(logits - logits.amax(-1, keepdim=True))
         weights = weights.masked_fill_(weights < column(lambda params: params.min_p), 0.0)
-        cut = [
-            row
-            for row, sample in enumerate(samples)
-            if 0 < sample.sampling.top_k < self._vocab_size or sample.sampling.top_p < 1.0
-        ]
-        if not cut:
-            return _invert(weights, chances)
-        rows = torch.tensor(cut, device=logits.device)
-        drawn = _draw_cut(
-            weights.index_select(0, rows),
-            chances.index_select(0, rows),
-            [samples[row].sampling for row in cut],
-        )
-        if len(cut) == len(samples):
-            return drawn
-        return _invert(weights, chances).index_copy_(0, rows, drawn)
+        weights = _cut_top_k(weights, [sample.sampling for sample in samples])
+        cut = [row for row, sample in enumerate(samples) if sample.sampling.top_p < 1.0]
+        if cut:
+            rows = torch.tensor(cut, device=logits.device)
+            top_ps = column(lambda params: params.top_p).double().index_select(0, rows)
+            kept = _cut_top_p(weights.index_select(0, rows), top_ps)
+            weights = weights.index_copy_(0, rows, kept)
+        return _invert(weights, chances)
 
 
 def _is_greedy(params: SamplingParams) -> bool:
@@ -103,21 +98,38 @@ def _columns(
     return column
 
 
+def _in_runs(rows: torch.Tensor, filling: float) -> torch.Tensor:
+    """[S, V] as [S, runs, _RUN], the last run filled up."""
+    lacking = -rows.shape[-1] % _RUN
+    if lacking:
+        rows = F.pad(rows, (0, lacking), value=filling)
+    return rows.view(len(rows), -1, _RUN)
+
+
+def _largest(logits: torch.Tensor) -> torch.Tensor:
+    """[S]: the first column that holds the largest value of each row."""
+    runs = _in_runs(logits, float("-inf"))
+    run = runs.amax(-1).argmax(-1)
+    inside = runs[torch.arange(len(runs), device=logits.device), run]
+    return run * _RUN + inside.argmax(-1)
+
+
+def _row_sums(weights: torch.Tensor) -> torch.Tensor:
+    """[S, 1] float64."""
+    return _in_runs(weights, 0.0).sum(-1).sum(-1, keepdim=True, dtype=torch.float64)
+
+
 def _invert(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     """[S]: for each row of weights [S, V], the column in which its chance [S, 1] falls."""
-    num_rows, width = weights.shape
-    if width % _RUN:
-        weights = torch.nn.functional.pad(weights, (0, _RUN - width % _RUN))
-    runs = weights.view(num_rows, -1, _RUN)
-    run_sums = runs.sum(-1, dtype=torch.float32)
-    run, share = _place(run_sums, chances)
-    inside = runs[torch.arange(num_rows, device=weights.device), run]
+    runs = _in_runs(weights, 0.0)
+    run, share = _place(runs.sum(-1), chances)
+    inside = runs[torch.arange(len(runs), device=weights.device), run]
     column, _ = _place(inside, share)
     return run * _RUN + column
 
 
 def _place(weights: torch.Tensor, chances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Column [S] where each chance [S, 1] falls, and how far into it [S, 1], in [0, 1)."""
+    """Column [S] where each chance [S, 1] falls, and how far into it [S, 1], in [0, 1]."""
     cumulated = weights.double().cumsum(-1)
     total = cumulated[:, -1:]
     # Never on the far edge, where rounding could pick a column of no weight.
@@ -129,67 +141,66 @@ def _place(weights: torch.Tensor, chances: torch.Tensor) -> tuple[torch.Tensor, 
     return column[:, 0], share
 
 
-def _draw_cut(
-    weights: torch.Tensor, chances: torch.Tensor, params: Sequence[SamplingParams]
-) -> torch.Tensor:
-    """[S] from rows with top_k or top_p: among the likeliest few, or the whole row if need be."""
+def _cut_top_k(weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Weights below the k-th largest of their row set to 0, in place; equals of it stay."""
     width = weights.shape[-1]
-    totals = _row_sums(weights)
-    values, ids = _likeliest(weights, min(_CANDIDATES, width))
-    kept, is_whole = _keep(values, totals, params, width)
-    drawn = ids.gather(1, _invert(kept, chances)[:, None])[:, 0]
-    rows = (~is_whole).nonzero()[:, 0]
-    if not len(rows):
-        return drawn
-    values, ids = weights.index_select(0, rows).sort(stable=True, dim=-1, descending=True)
-    own = [params[row] for row in rows.tolist()]
-    kept, _ = _keep(values, totals.index_select(0, rows), own, width)
-    redrawn = ids.gather(1, _invert(kept, chances.index_select(0, rows))[:, None])[:, 0]
-    return drawn.index_copy_(0, rows, redrawn)
+    rows = [row for row, each in enumerate(params) if 0 < each.top_k < width]
+    if not rows:
+        return weights
+    index = torch.tensor(rows, device=weights.device)
+    ks = torch.tensor([params[row].top_k for row in rows], device=weights.device)
+    own = weights.index_select(0, index)
+    smallest = own.topk(int(ks.max()), dim=-1).values.gather(1, ks[:, None] - 1)
+    return weights.index_copy_(0, index, own.masked_fill_(own < smallest, 0.0))
 
 
-def _likeliest(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest weights of each row and their ids, equal ones in the order of ids."""
-    values, ids = weights.topk(count, dim=-1)
-    ids, order = ids.sort(-1)
-    values, order = values.gather(1, order).sort(stable=True, dim=-1, descending=True)
-    return values, ids.gather(1, order)
+def _cut_top_p(weights: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
+    """Weights [S, V] with what top_p < 1 [S, 1] rules out set to 0.
 
-
-def _row_sums(weights: torch.Tensor) -> torch.Tensor:
-    width = weights.shape[-1]
-    if width % _RUN:
-        weights = torch.nn.functional.pad(weights, (0, _RUN - width % _RUN))
-    runs = weights.view(len(weights), -1, _RUN).sum(-1)
-    return runs.double().cumsum(-1)[:, -1:]
-
-
-def _keep(
-    values: torch.Tensor,
-    totals: torch.Tensor,
-    params: Sequence[SamplingParams],
-    width: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sorted values [S, K] with what top_k and then top_p rule out set to 0, and whether that
-    is final [S]: the K columns of `width` in all hold everything that is kept.
-
-    top_k keeps values equal to the k-th; top_p keeps a token while what stands before it is
-    less than top_p of what top_k kept.
+    A token stays while the likelier ones before it (of equal ones, those of lower id) hold less
+    than top_p of the row. Quicker than sorting: the border lies in one bucket of like weights,
+    and there it is found by bisection of their bits.
     """
-    column = _columns(params, values.device)
-    num_columns = values.shape[-1]
-    ks = column(lambda each: float(each.top_k or width)).long().clamp_(max=width)
-    smallest = values.gather(1, ks.clamp(max=num_columns) - 1)
-    cut = values.masked_fill(values < smallest, 0.0)
-    cumulated = cut.double().cumsum(-1)
-    # Without top_k the share is of the whole row, also of what lies behind these columns.
-    totals = torch.where(ks < width, cumulated[:, -1:], totals)
-    top_ps = column(lambda each: each.top_p).double()
-    before = cumulated - cut.double()
-    kept = cut.masked_fill((before >= top_ps * totals) & (top_ps < 1.0), 0.0)
-    if num_columns == width:
-        return kept, torch.ones(len(kept), dtype=torch.bool, device=kept.device)
-    # A kept token as light as the last column may have equals outside of these columns.
-    num_kept = (kept > 0.0).sum(-1, keepdim=True)
-    lightest, outside = kept.gather(1, num_kept - 1)[:, 0], values[:, -1]
-    return kept, (lightest > outside) | (outside == 0.0)
+    bits = weights.view(torch.int32)
+    buckets = bits >> _BUCKET_SHIFT
+    sums = torch.zeros(len(weights), _NUM_BUCKETS, dtype=torch.float64, device=weights.device)
+    sums.scatter_add_(1, buckets.long(), weights.double())
+    down_to = sums.flip(1).cumsum(1).flip(1)
+    wanted = top_ps * down_to[:, :1]
+    border = (down_to >= wanted).sum(-1, keepdim=True) - 1
+    missing = wanted - (down_to - sums).gather(1, border)
+    border = border.int()
+    rows, columns = (buckets == border).nonzero(as_tuple=True)
+    places = _places(rows, len(weights))
+    packed = weights.new_zeros(len(weights), int(places.max()) + 1)
+    packed[rows, places] = weights[rows, columns]
+    packed = _cut_bucket(packed, missing, border << _BUCKET_SHIFT)
+    kept = weights.masked_fill(buckets <= border, 0.0)
+    kept[rows, columns] = packed[rows, places]
+    return kept
+
+
+def _places(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """For sorted row numbers [N]: the how manieth of its row each one is, from 0."""
+    counts = torch.bincount(rows, minlength=num_rows)
+    starts = counts.cumsum(0) - counts
+    return torch.arange(len(rows), device=rows.device) - starts.index_select(0, rows)
+
+
+def _cut_bucket(weights: torch.Tensor, wanted: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Weights [S, C] of one bucket with all set to 0 that a sum of `wanted` [S, 1] can do without.
+
+    low: [S, 1] int32, the bits at which the bucket begins.
+    """
+    bits = weights.view(torch.int32)
+    high = low + (1 << _BUCKET_SHIFT) - 1
+    low = low - 1
+    for _ in range(_BUCKET_SHIFT + 1):
+        middle = (low + high) >> 1
+        is_enough = _row_sums(weights.masked_fill(bits <= middle, 0.0)) >= wanted
+        low, high = torch.where(is_enough, middle, low), torch.where(is_enough, high, middle)
+    heavier = weights.masked_fill(bits <= high, 0.0)
+    border = high.view(torch.float32).double()
+    num_equal = ((wanted - _row_sums(heavier)) / border).ceil()
+    equal = bits == high
+    return torch.where(equal & (equal.cumsum(-1) <= num_equal), weights, heavier)

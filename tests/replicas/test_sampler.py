@@ -54,10 +54,8 @@ def chosen_by_the_book(row: np.ndarray, sample: SampleSpec) -> int:
     params = sample.sampling
     probabilities = kept_by_the_book(row, params)
     chance = uniforms([params.seed], [sample.choice], [sample.position])[0]
-    is_cut = 0 < params.top_k < len(row) or params.top_p < 1.0
-    order = np.argsort(-probabilities, kind="stable") if is_cut else np.arange(len(row))
-    cumulated = np.cumsum(probabilities[order])
-    return int(order[np.searchsorted(cumulated, chance * cumulated[-1], side="right")])
+    cumulated = np.cumsum(probabilities)
+    return int(np.searchsorted(cumulated, chance * cumulated[-1], side="right"))
 
 
 def test_greedy_takes_the_largest_logit() -> None:
@@ -84,7 +82,7 @@ def test_greedy_takes_the_first_of_equal_logits_wherever_the_row_stands() -> Non
         {"top_k": 1},
         {"top_p": 1e-6},
         {"top_k": 10_000},
-        # More than the candidates that are looked at first.
+        # Nearly everything is kept.
         {"temperature": 5.0, "top_p": 0.99},
         {"temperature": 5.0, "top_k": 2000},
     ],

@@ -15,6 +15,7 @@ from replicas.batch import Batch
 from replicas.kernels.interface import AttentionShape, LayerCache
 from replicas.kernels.reference.row_span import (
     BoolArray,
+    IntArray,
     RowSpan,
     first_visible,
     row_spans,
@@ -26,11 +27,13 @@ from replicas.kernels.reference.scratch import Scratch
 _WASTE_TOKENS = 1024
 # Gathered elements of one group, so that what is gathered is still in cache when it is used.
 _GROUP_ELEMENTS = 1 << 20
-# From this many rows up two batched products beat the fused kernel, which reads bfloat16 slowly.
+# From this many rows up two batched products beat the fused kernel.
 _PRODUCT_ROWS = 3
-# Query tokens of one fused call: the keys behind its last token are left out, so short chunks
-# save work, and long ones save calls.
-_CHUNK_TOKENS = 128
+# Query tokens of one call: the keys behind its last token are left out and its scores stay in
+# cache, so short chunks save time, and long ones save calls.
+_CHUNK_TOKENS = 64
+# Keys of a chunk are padded to a multiple of this: every new shape costs oneDNN a compilation.
+_KEY_STEP = 64
 
 flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -66,9 +69,9 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRow:
-    """A row with several query tokens: blocks [B] to gather, and the chunks that read them."""
+    """A row with several query tokens: kv_rows [G * L] to gather, and the chunks that read them."""
 
-    blocks: torch.Tensor
+    kv_rows: torch.Tensor
     chunks: tuple[PrefillChunk, ...]
 
 
@@ -136,17 +139,13 @@ class _Planner:
     def _decode_group(
         self,
         spans: Sequence[RowSpan],
-        firsts: np.ndarray[tuple[int], np.dtype[np.int64]],
+        firsts: IntArray,
         num_blocks: int,
         *,
         in_order: bool,
     ) -> DecodeGroup:
         num_kv_heads, size = self._shape.num_kv_heads, self._block_size
-        blocks = np.zeros((len(spans), num_blocks), dtype=np.int64)
-        for row, (span, first) in enumerate(zip(spans, firsts.tolist(), strict=True)):
-            blocks[row, : len(span.blocks) - first] = span.blocks[first:]
-        slots = (blocks[:, :, None] * size + np.arange(size)).reshape(len(spans), 1, -1)
-        kv_rows = slots * num_kv_heads + np.arange(num_kv_heads)[:, None]
+        kv_rows = self._kv_rows(spans, firsts, num_blocks)
         last = np.array([span.context - 1 for span in spans])[:, None]
         keys = firsts[:, None] * size + np.arange(num_blocks * size)
         mask = self._mask(visible(last, keys, self._shape.window))
@@ -166,12 +165,25 @@ class _Planner:
             end = min(start + _CHUNK_TOKENS, span.end)
             position = span.first_position + start - span.start
             queries = np.arange(position, position + end - start)[:, None]
-            keys = np.arange(shift, position + end - start)
-            mask = self._mask(visible(queries, keys, self._shape.window))
+            num_keys = _up_to(position + end - start - shift, _KEY_STEP)
+            seen = visible(queries, shift + np.arange(num_keys), self._shape.window)
             heads_per_kv = self._shape.num_heads // self._shape.num_kv_heads
-            mask = mask.repeat_interleave(heads_per_kv, 0)
-            chunks.append(PrefillChunk(start, end, len(keys), mask))
-        return PrefillRow(torch.from_numpy(span.blocks[first:]), tuple(chunks))
+            mask = self._mask(seen).repeat_interleave(heads_per_kv, 0)
+            chunks.append(PrefillChunk(start, end, num_keys, mask))
+        num_blocks = -(-chunks[-1].num_keys // self._block_size)
+        kv_rows = self._kv_rows([span], np.array([first]), num_blocks)
+        kv_rows = kv_rows.reshape(self._shape.num_kv_heads, -1)[:, : chunks[-1].num_keys]
+        return PrefillRow(torch.from_numpy(kv_rows.reshape(-1)), tuple(chunks))
+
+    def _kv_rows(self, spans: Sequence[RowSpan], firsts: IntArray, num_blocks: int) -> IntArray:
+        """[N, G, num_blocks * block_size]: rows of the cache from each one's first block on."""
+        num_kv_heads, size = self._shape.num_kv_heads, self._block_size
+        blocks = np.zeros((len(spans), num_blocks), dtype=np.int64)
+        for row, (span, first) in enumerate(zip(spans, firsts.tolist(), strict=True)):
+            blocks[row, : len(span.blocks) - first] = span.blocks[first:]
+        slots = (blocks[:, :, None] * size + np.arange(size)).reshape(len(spans), 1, -1)
+        rows: IntArray = slots * num_kv_heads + np.arange(num_kv_heads)[:, None]
+        return rows
 
     def _first_block(self, position: int) -> int:
         return first_visible(position, self._shape.window) // self._block_size
@@ -211,28 +223,18 @@ def _decode(
     scratch: Scratch,
 ) -> torch.Tensor:
     """q [N, H, D]; query heads of one key-value head are rows of one product (GQA)."""
-    size, num_kv_heads = shape.head_dim, shape.num_kv_heads
-    keys, values = scratch.pair((len(group.kv_rows), size), q.dtype)
-    torch.index_select(cache.keys.view(-1, size), 0, group.kv_rows, out=keys)
-    torch.index_select(cache.values.view(-1, size), 0, group.kv_rows, out=values)
-    rows = q.reshape(group.num_rows * num_kv_heads, -1, size)
+    keys, values = _gather(cache, group.kv_rows, group.num_keys, scratch)
+    rows = q.reshape(group.num_rows * shape.num_kv_heads, -1, shape.head_dim)
     if group.num_rows >= _PRODUCT_ROWS:
-        stacked = (group.num_rows * num_kv_heads, group.num_keys, size)
-        scores = torch.baddbmm(
-            group.mask, rows, keys.view(stacked).transpose(1, 2), alpha=shape.scale
-        )
-        return torch.bmm(torch.softmax(scores, -1), values.view(stacked))
-    stacked4 = (group.num_rows, num_kv_heads, group.num_keys, size)
-    out: torch.Tensor = flash_attention(
-        rows.view(group.num_rows, num_kv_heads, -1, size),
-        keys.view(stacked4),
-        values.view(stacked4),
-        0.0,
-        False,
-        attn_mask=group.mask.view(group.num_rows, num_kv_heads, 1, -1)[:, :1],
-        scale=shape.scale,
-    )[0]
-    return out
+        return _products(rows, keys, values, group.mask, shape.scale)
+    by_row = (group.num_rows, shape.num_kv_heads, -1, shape.head_dim)
+    return _fused(
+        rows.view(by_row),
+        keys.view(by_row),
+        values.view(by_row),
+        group.mask.view(group.num_rows, shape.num_kv_heads, 1, -1)[:, :1],
+        shape.scale,
+    )
 
 
 def _prefill(
@@ -243,30 +245,56 @@ def _prefill(
     scratch: Scratch,
     out: torch.Tensor,
 ) -> None:
+    """One row of many query tokens, chunk by chunk, into its place in out [T, H, D]."""
     num_kv_heads, size = shape.num_kv_heads, shape.head_dim
-    block_elements = cache.keys[0].numel()
-    keys, values = scratch.pair((len(row.blocks), block_elements), q.dtype)
-    torch.index_select(cache.keys.view(-1, block_elements), 0, row.blocks, out=keys)
-    torch.index_select(cache.values.view(-1, block_elements), 0, row.blocks, out=values)
-    by_head = (-1, num_kv_heads, size)
-    keys, values = keys.view(by_head).transpose(0, 1), values.view(by_head).transpose(0, 1)
+    keys, values = _gather(cache, row.kv_rows, row.chunks[-1].num_keys, scratch)
     for chunk in row.chunks:
         grouped = (chunk.end - chunk.start, num_kv_heads, -1, size)
         queries = q[chunk.start : chunk.end].view(grouped).transpose(0, 1)
-        part = flash_attention(
-            queries.reshape(1, num_kv_heads, -1, size),
-            keys[None, :, : chunk.num_keys],
-            values[None, :, : chunk.num_keys],
-            0.0,
-            False,
-            attn_mask=chunk.mask,
-            scale=shape.scale,
-        )[0]
+        queries = queries.reshape(num_kv_heads, -1, size)
+        own_keys, own_values = keys[:, : chunk.num_keys], values[:, : chunk.num_keys]
+        if q.dtype is torch.bfloat16:
+            part = _products(queries, own_keys, own_values, chunk.mask, shape.scale)
+        else:
+            part = _fused(queries[None], own_keys[None], own_values[None], chunk.mask, shape.scale)
         part = part.view(num_kv_heads, chunk.end - chunk.start, -1, size)
         out[chunk.start : chunk.end].view(grouped).copy_(part.transpose(0, 1))
 
 
+def _gather(
+    cache: LayerCache, kv_rows: torch.Tensor, num_keys: int, scratch: Scratch
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [N * G, L, D], each head's one after another, as products want them."""
+    size = cache.keys.shape[-1]
+    keys, values = scratch.pair((len(kv_rows), size), cache.keys.dtype)
+    torch.index_select(cache.keys.view(-1, size), 0, kv_rows, out=keys)
+    torch.index_select(cache.values.view(-1, size), 0, kv_rows, out=values)
+    return keys.view(-1, num_keys, size), values.view(-1, num_keys, size)
+
+
+def _products(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [B, M, D] over keys and values [B, L, D] as two batched products, to [B, M, D].
+
+    In bfloat16 faster than the fused kernel, as long as the scores stay in cache.
+    """
+    scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=scale)
+    return torch.bmm(torch.softmax(scores, -1), values)
+
+
+def _fused(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [N, G, M, D] over keys and values [N, G, L, D] in one kernel, to [N, G, M, D]."""
+    out: torch.Tensor = flash_attention(q, keys, values, 0.0, False, attn_mask=mask, scale=scale)[0]
+    return out
+
+
+def _up_to(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
 def _rounded(num_blocks: int) -> int:
-    """Up to one of eight steps per doubling: every new shape costs the library a compilation."""
-    step = 1 << max(0, num_blocks.bit_length() - 4)
-    return -(-num_blocks // step) * step
+    """Up to one of eight steps per doubling, for the same reason as _KEY_STEP."""
+    return _up_to(num_blocks, 1 << max(0, num_blocks.bit_length() - 4))

@@ -27,13 +27,13 @@ from replicas.kernels.reference.scratch import Scratch
 
 SPLIT_TOKENS = 256
 # Query tokens of one tile of a row that has many.
-TILE_TOKENS = 16
+TILE_TOKENS = 64
 # Rows with at most this many query tokens are computed token by token.
-_FEW_TOKENS = 2
+_FEW_TOKENS = 4
 # Items (query token, split) of one call: what they gather must stay in cache.
 _CALL_ELEMENTS = 1 << 20
-# The fused kernel needs two pieces of work, or it splits one among the threads.
-_LEAST_ITEMS = 2
+# Pieces of work (item, head) without which the fused kernel splits one among the threads.
+_LEAST_PIECES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +147,18 @@ class SplitAttention:
             parts[: len(own), column] = own
         shape = self._shape
         most = max(
-            _CALL_ELEMENTS // (self._split * shape.num_kv_heads * shape.head_dim), _LEAST_ITEMS
+            _CALL_ELEMENTS // (self._split * shape.num_kv_heads * shape.head_dim), _LEAST_PIECES
         )
         calls = [self._token_call(items[at : at + most]) for at in range(0, len(items), most)]
         return TokenItems(tuple(calls), torch.tensor(tokens), torch.from_numpy(parts))
 
     def _token_call(self, items: Sequence[tuple[int, int, RowSpan, int]]) -> TokenCall:
-        padded = [*items, *[items[-1]] * (_LEAST_ITEMS - len(items))]
-        blocks = np.stack([self._blocks_of(span, split) for _, split, span, _ in padded])
-        positions = np.array([position for *_, position in padded])[:, None]
-        starts = np.array([split * self._split for _, split, _, _ in padded])[:, None]
+        blocks = np.stack([self._blocks_of(span, split) for _, split, span, _ in items])
+        positions = np.array([position for *_, position in items])[:, None]
+        starts = np.array([split * self._split for _, split, _, _ in items])[:, None]
         seen = visible(positions, starts + np.arange(self._split), self._shape.window)
         return TokenCall(
-            tokens=torch.tensor([token for token, *_ in padded]),
+            tokens=torch.tensor([token for token, *_ in items]),
             blocks=torch.from_numpy(blocks.reshape(-1)),
             mask=self._mask(seen)[:, None, None],
         )
@@ -217,11 +216,8 @@ class SplitAttention:
             merged = values.index_select(0, items.parts[0])
         else:
             # One more item that weighs nothing, for tokens with fewer splits than others.
-            num_items = int(items.parts.max()) + 1
-            values = torch.cat((values[:num_items], values.new_zeros(1, *values.shape[1:])))
-            weights = torch.cat(
-                (weights[:num_items], weights.new_full((1, *weights.shape[1:]), -torch.inf))
-            )
+            values = torch.cat((values, values.new_zeros(1, *values.shape[1:])))
+            weights = torch.cat((weights, weights.new_full((1, *weights.shape[1:]), -torch.inf)))
             merged = merge(
                 [values.index_select(0, part) for part in items.parts],
                 [weights.index_select(0, part) for part in items.parts],
@@ -290,8 +286,8 @@ class SplitAttention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One piece of work per item and head, each done by one thread in a fixed order."""
         num_items = len(q)
-        if num_items < _LEAST_ITEMS:
-            twice = (_LEAST_ITEMS, -1, -1, -1)
+        if num_items * self._shape.num_kv_heads < _LEAST_PIECES:
+            twice = (_LEAST_PIECES, -1, -1, -1)
             q, mask = q.expand(twice), mask.expand(twice)
             keys, values = keys.expand(twice), values.expand(twice)
         value, weight = flash_attention(
