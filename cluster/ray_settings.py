@@ -67,6 +67,12 @@ RAY_SETTINGS = (
         "Serve's lines go to its log files; the terminal belongs to our own events.",
     ),
     RaySetting(
+        "RAY_worker_niceness",
+        "0",
+        "Ray runs workers, and so the engine, at niceness 15: anything else on the machine that "
+        "is busy would take nearly the whole core from them.",
+    ),
+    RaySetting(
         "RAY_USAGE_STATS_ENABLED", "0", "A serving system does not report home unless asked."
     ),
     RaySetting("RAY_health_check_initial_delay_ms", "1000", "See the next three."),
