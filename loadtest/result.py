@@ -21,7 +21,7 @@ from loadtest.figures import (
     throughput_figures,
 )
 from loadtest.load_run import LoadOutcome
-from loadtest.saturation import find_saturation
+from loadtest.saturation import find_saturation, judge_driver
 from loadtest.server_facts import ServerFacts
 from loadtest.timeline import build_timeline, peak_concurrency, peak_tokens_per_s
 
@@ -129,8 +129,8 @@ def _own_figures(
     saturation = find_saturation(
         outcome.records,
         is_open_loop=traffic.arrivals != "users" and traffic.max_concurrency is None,
-        driver_cpu_ratio=outcome.cpu_ratio,
     )
+    driver = judge_driver(outcome.records, cpu_ratio=outcome.cpu_ratio)
     finished = [record for record in counted if record.outcome == "finished"]
     return {
         "arrivals": traffic.arrivals,
@@ -150,7 +150,8 @@ def _own_figures(
         "total_cached_tokens": sum(record.cached_tokens for record in finished),
         "schedule_lag_ms": _lag_summary(outcome.records),
         "driver_cpu_ratio": round(outcome.cpu_ratio, 3),
-        "driver_kept_up": saturation.kind != "driver_late",
+        "driver_kept_up": driver.kept_up,
+        "driver_detail": driver.detail,
         "saturation": asdict(saturation),
         "output_tokens_from": _token_source(finished),
         "prompt_lengths_from": facts.scale.source,

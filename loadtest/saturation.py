@@ -1,4 +1,4 @@
-"""Tells whether a run asked for more than the server, or the driver itself, could give."""
+"""Tells whether a run asked for more than the server could give, or the driver could send."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from loadtest.call_record import CallRecord
 
-Kind = Literal["none", "growing_backlog", "refusals", "driver_late"]
+Kind = Literal["none", "growing_backlog", "refusals"]
 
 MIN_REQUESTS = 20
 MAX_REFUSED_SHARE = 0.01
@@ -23,40 +23,46 @@ NUM_SLICES = 24
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """What ran full, if anything, and the numbers that say so."""
+    """What of the server ran full, if anything, and the numbers that say so."""
 
     kind: Kind
     detail: str
 
 
-def find_saturation(
-    records: Sequence[CallRecord], *, is_open_loop: bool, driver_cpu_ratio: float
-) -> Saturation:
-    """Judge a run. The driver is looked at first: a late driver makes all else doubtful.
+@dataclass(frozen=True, slots=True)
+class DriverVerdict:
+    """Whether the driver sent on time; if not, its figures are doubtful and `detail` says why."""
+
+    kept_up: bool
+    detail: str
+
+
+def judge_driver(records: Sequence[CallRecord], *, cpu_ratio: float) -> DriverVerdict:
+    """Judge by how late requests were sent and how near the busiest process is to a whole core."""
+    lag_s = float(np.percentile([record.lag_s for record in records] or [0.0], 99))
+    if lag_s <= MAX_LAG_P99_S and cpu_ratio <= MAX_DRIVER_CPU:
+        return DriverVerdict(True, "requests were sent on time")
+    cause = "more --processes" if cpu_ratio > MAX_DRIVER_CPU / 2 else "a quieter machine"
+    return DriverVerdict(
+        False,
+        f"the driver cannot keep up: p99 of its send lag is {lag_s * 1000:.1f} ms and it uses "
+        f"{cpu_ratio:.0%} of a core; it wants {cause}",
+    )
+
+
+def find_saturation(records: Sequence[CallRecord], *, is_open_loop: bool) -> Saturation:
+    """Judge the server by a run's records.
 
     In a closed loop the number in flight is bounded by its users, so no backlog can grow.
     """
     sent = sorted(records, key=lambda record: record.sent_at)
     if len(sent) < MIN_REQUESTS:
         return Saturation("none", f"too few requests to judge ({len(sent)})")
-    if (late := _late_driver(sent, driver_cpu_ratio)) is not None:
-        return late
     if (refusing := _refusals(sent)) is not None:
         return refusing
     if is_open_loop and (growing := _growing_backlog(sent)) is not None:
         return growing
     return Saturation("none", "requests in flight and TTFT are steady")
-
-
-def _late_driver(sent: Sequence[CallRecord], driver_cpu_ratio: float) -> Saturation | None:
-    lag_s = float(np.percentile([record.lag_s for record in sent], 99))
-    if lag_s <= MAX_LAG_P99_S and driver_cpu_ratio <= MAX_DRIVER_CPU:
-        return None
-    return Saturation(
-        "driver_late",
-        f"the driver cannot keep up: p99 of its send lag is {lag_s * 1000:.1f} ms, "
-        f"it uses {driver_cpu_ratio:.0%} of a core (more --processes, or a quieter machine)",
-    )
 
 
 def _refusals(sent: Sequence[CallRecord]) -> Saturation | None:

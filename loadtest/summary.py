@@ -66,6 +66,8 @@ def _honesty_lines(result: Mapping[str, Any]) -> list[str]:
         f"send lag   p50 {lag['p50']:.2f} ms, p99 {lag['p99']:.2f} ms, max {lag['max']:.2f} ms; "
         f"driver at {result['driver_cpu_ratio']:.0%} of a core"
     ]
+    if not result["driver_kept_up"]:
+        lines.append(f"DOUBTFUL   {result['driver_detail']}")
     saturation = result["saturation"]
     if saturation["kind"] != "none":
         lines.append(f"SATURATED  {saturation['kind']}: {saturation['detail']}")

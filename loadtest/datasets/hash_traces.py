@@ -89,28 +89,20 @@ def hash_programs(
     Lengths are scaled block by block, so equal leading ids stay equal leading text and a cap
     cuts the end, never the shared beginning.
     """
-    scaled_block = max(1, round(block_tokens * shaping.input_scale))
     for row in rows:
         output = shaping.output_tokens(row.output_tokens)
         length = shaping.input_tokens(row.input_tokens, output_tokens=output)
+        scaled_block = block_tokens * shaping.input_scale
         parts = []
-        left = length
-        for hash_id in row.hash_ids:
-            take = min(scaled_block, left)
-            if take <= 0:
-                break
-            parts.append(_block_words(hash_id, take, scaled_block, seed))
-            left -= take
-        if left > 0:
-            parts.append(Words(seed ^ 0x5EED ^ hash(row.hash_ids), left))
+        for index, hash_id in enumerate(row.hash_ids):
+            # Borders are rounded, not lengths: rounding must not add up over a long prompt.
+            begin = round(index * scaled_block)
+            end = min(round((index + 1) * scaled_block), length)
+            if end > begin:
+                parts.append(Words((seed << 32) + hash_id, end - begin))
+        if not parts:
+            parts.append(Words((seed << 32) + row.hash_ids[0], length))
         yield single(Call(tuple(parts), output, length), at_s=row.at_s, session=row.session)
-
-
-def _block_words(hash_id: int, num_tokens: int, whole: int, seed: int) -> Words:
-    # A part-filled block is named by its length too: it is another text than the full one's
-    # beginning only if the trace says so, and its id already does.
-    assert num_tokens <= whole
-    return Words((seed << 32) + hash_id, num_tokens)
 
 
 def _hash_row(row: dict[str, Any], at_s: float, *, session: str) -> HashRow:

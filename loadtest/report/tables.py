@@ -72,6 +72,8 @@ def notes_of(runs: Sequence[RunView]) -> list[str]:
     notes = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
+        if run.figures.get("driver_kept_up") is False:
+            notes.append(f"{prefix}Doubtful: {run.figures['driver_detail']}.")
         saturation = run.figures.get("saturation") or {"kind": "none"}
         if saturation["kind"] != "none":
             kind = saturation["kind"].replace("_", " ")

@@ -55,6 +55,13 @@ def test_scaled_prompts_keep_their_shared_share() -> None:
     assert 64 <= shared_length(first, second) < 68
 
 
+@pytest.mark.parametrize("scale", [0.001, 0.0173, 0.37])
+def test_any_scale_gives_the_scaled_lengths(scale: float) -> None:
+    lengths = [len(words_of(program)) for program in programs_of(input_scale=scale)]
+    expected = [max(1, round(n * scale)) for n in (1200, 1536, 700, 512, 512, 512)]
+    assert lengths == pytest.approx(expected, abs=1)
+
+
 def test_a_cap_cuts_the_end_and_keeps_the_shared_beginning() -> None:
     first, second, *_ = (words_of(program) for program in programs_of(max_input_tokens=1030))
     assert len(first) == len(second) == 1030

@@ -110,6 +110,9 @@ def test_warnings_come_first() -> None:
     )
     assert "Saturated (growing backlog): it grew." in page
     assert "http_503 4" in page
+    assert "Doubtful" not in page
+    late = render_report([result(driver_kept_up=False, driver_detail="it was late")])
+    assert "Doubtful: it was late." in late
     assert page.index("it grew") < page.index("<svg")
 
 

@@ -3,12 +3,12 @@
 import random
 
 from loadtest.call_record import CallRecord
-from loadtest.saturation import Saturation, find_saturation
+from loadtest.saturation import Saturation, find_saturation, judge_driver
 from tests.loadtest.records import record
 
 
-def judge(records: list[CallRecord], *, cpu: float = 0.2, is_open: bool = True) -> Saturation:
-    return find_saturation(records, is_open_loop=is_open, driver_cpu_ratio=cpu)
+def judge(records: list[CallRecord], *, is_open: bool = True) -> Saturation:
+    return find_saturation(records, is_open_loop=is_open)
 
 
 def steady(count: int = 400) -> list[CallRecord]:
@@ -48,10 +48,18 @@ def test_refusals_are_named_before_a_backlog() -> None:
     assert judge(records).kind == "refusals"
 
 
-def test_a_late_driver_makes_all_else_doubtful() -> None:
-    late = [record(sent_at=i * 0.1, ttft_s=0.1 + i * 0.025, lag_s=0.05) for i in range(400)]
-    assert judge(late).kind == "driver_late"
-    assert judge(steady(), cpu=0.97).kind == "driver_late"
+def test_a_driver_that_sends_late_or_has_no_core_left_says_so() -> None:
+    late = [record(sent_at=i * 0.1, lag_s=0.05) for i in range(400)]
+    assert "50.0 ms" in judge_driver(late, cpu_ratio=0.2).detail
+    assert not judge_driver(late, cpu_ratio=0.2).kept_up
+    assert not judge_driver(steady(), cpu_ratio=0.97).kept_up
+    assert judge_driver(steady(), cpu_ratio=0.2).kept_up
+
+
+def test_a_driver_bound_by_its_core_wants_processes_and_a_starved_one_a_quieter_machine() -> None:
+    late = [record(sent_at=i * 0.1, lag_s=0.05) for i in range(400)]
+    assert "--processes" in judge_driver(late, cpu_ratio=0.95).detail
+    assert "quieter" in judge_driver(late, cpu_ratio=0.1).detail
 
 
 def test_a_handful_of_requests_is_not_judged() -> None:
