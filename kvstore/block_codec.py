@@ -11,6 +11,7 @@ send one after another, decoding gives views of what was received. All numbers a
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -214,32 +215,21 @@ def _pack_header(
 
 def _unpack_header(view: memoryview, fields: tuple[object, ...]) -> BlockHeader:
     numbers = [int(number) for number in fields[3:19]]  # type: ignore[call-overload]
-    dtype, compression, is_private, version, layers, block_size, heads, head_dim = numbers[:8]
-    tp_rank, tp_size, scale_bytes, num_tokens, fingerprint_bytes = numbers[8:13]
+    num_tokens, fingerprint_bytes = numbers[11:13]
     tokens_end = _HEADER.size + 4 * num_tokens
     header_bytes = int(fields[2])  # type: ignore[call-overload]
     if header_bytes != _header_bytes(num_tokens, fingerprint_bytes):
         raise CorruptBlock("the header's lengths contradict each other", kind="damaged")
+    fingerprint = bytes(view[tokens_end : tokens_end + fingerprint_bytes])
     try:
-        layout = BlockLayout(
-            fingerprint=bytes(view[tokens_end : tokens_end + fingerprint_bytes]).decode("ascii"),
-            dtype=_DTYPES[dtype],
-            num_layers=layers,
-            block_size=block_size,
-            num_kv_heads=heads,
-            head_dim=head_dim,
-            tp_rank=tp_rank,
-            tp_size=tp_size,
-            scale_bytes=scale_bytes,
-            version=version,
-        )
+        layout = _layout(tuple(numbers[:11]), fingerprint)
         header = BlockHeader(
             layout=layout,
-            compression=_COMPRESSIONS[compression],
+            compression=_COMPRESSIONS[numbers[1]],
             name=bytes(fields[19]),  # type: ignore[call-overload]
             parent=bytes(fields[20]),  # type: ignore[call-overload]
-            token_ids=tuple(np.frombuffer(view[_HEADER.size : tokens_end], dtype="<i4").tolist()),
-            is_private=bool(is_private),
+            token_ids=struct.unpack_from(f"<{num_tokens}i", view, _HEADER.size),
+            is_private=bool(numbers[2]),
             header_bytes=header_bytes,
             keys_bytes=numbers[13],
             values_bytes=numbers[14],
@@ -249,6 +239,24 @@ def _unpack_header(view: memoryview, fields: tuple[object, ...]) -> BlockHeader:
         raise CorruptBlock(f"the header makes no sense: {error}", kind="damaged") from error
     _check_lengths(header)
     return header
+
+
+# Values of one layout come by the hundred, and a layout checks itself when it is made.
+@lru_cache(maxsize=64)
+def _layout(numbers: tuple[int, ...], fingerprint: bytes) -> BlockLayout:
+    dtype, _, _, version, layers, block_size, heads, head_dim, tp_rank, tp_size, scales = numbers
+    return BlockLayout(
+        fingerprint=fingerprint.decode("ascii"),
+        dtype=_DTYPES[dtype],
+        num_layers=layers,
+        block_size=block_size,
+        num_kv_heads=heads,
+        head_dim=head_dim,
+        tp_rank=tp_rank,
+        tp_size=tp_size,
+        scale_bytes=scales,
+        version=version,
+    )
 
 
 def _check_lengths(header: BlockHeader) -> None:

@@ -182,8 +182,11 @@ class BlockStore(Protocol):
         """
         ...
 
-    def get_many(self, wanted: Sequence[WantedBlock]) -> Fetched:
+    def get_many(self, wanted: Sequence[WantedBlock], *, timeout_s: float | None = None) -> Fetched:
         """The longest prefix of whole blocks that hold the wanted tokens.
+
+        timeout_s: longest wait, after which what has arrived is given; None takes the store's own.
+        A caller that knows what a recompute costs need not wait longer than that.
 
         Raises StoreUnavailable if nothing at all could be read for that reason.
         """

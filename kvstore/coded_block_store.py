@@ -71,7 +71,7 @@ class CodedBlockStore:
             return num_present
         return self.pin(names[:num_present], lease=lease)
 
-    def get_many(self, wanted: Sequence[WantedBlock]) -> Fetched:
+    def get_many(self, wanted: Sequence[WantedBlock], *, timeout_s: float | None = None) -> Fetched:
         """See BlockStore."""
         if not wanted:
             return Fetched((), "complete")
@@ -85,7 +85,7 @@ class CodedBlockStore:
                 return error
 
         started_at = self._clock()
-        result = self._shelf.read([block.name for block in wanted], read)
+        result = self._shelf.read([block.name for block in wanted], read, timeout_s=timeout_s)
         num_bytes = sum(sizes)
         self._counters.fetch_speed.record(num_bytes, seconds=self._clock() - started_at)
         self._counters.add("fetched_bytes", num_bytes)

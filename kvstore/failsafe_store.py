@@ -53,13 +53,13 @@ class FailsafeStore:
         """See BlockStore; 0 if the store does not answer."""
         return self._guarded(lambda: self._store.contains_prefix(names, lease=lease), otherwise=0)
 
-    def get_many(self, wanted: Sequence[WantedBlock]) -> Fetched:
+    def get_many(self, wanted: Sequence[WantedBlock], *, timeout_s: float | None = None) -> Fetched:
         """See BlockStore; ended_by says what kept the rest back."""
         if not self._allows():
             self._counters.add("missed_blocks", len(wanted))
             return Fetched((), "connection")
         try:
-            fetched = self._store.get_many(wanted)
+            fetched = self._store.get_many(wanted, timeout_s=timeout_s)
         except StoreUnavailable as error:
             self._failed(error.kind, str(error))
             return Fetched((), error.kind)

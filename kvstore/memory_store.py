@@ -180,7 +180,7 @@ class MemoryShelf:
         is_here = [self._memory.find(self._key(name)) is not None for name in names]
         return (*is_here, False).index(False)
 
-    def read(self, names: Sequence[BlockHash], read: Read) -> ShelfRead:
+    def read(self, names: Sequence[BlockHash], read: Read, *, timeout_s: float | None) -> ShelfRead:
         """See ValueShelf."""
         contents = [self._memory.find(self._key(name)) for name in names]
         return ShelfRead(

@@ -1,9 +1,9 @@
 """Carries commands to Redis over several connections, a thread each, and never beyond a deadline.
 
 Threads and not an event loop: the loop of the process carries token streams, and moving a block
-through it holds them up; a thread that sends, receives or checksums holds no GIL. Measured on two
-cores, SET/GET of 2 MiB over TCP: asyncio 356/565 MiB/s, redis-py in a thread 558/516, these lanes
-1,347/540 (`python -m kvstore.bench` repeats the last two).
+through it holds them up; a thread that sends, receives or checksums holds no GIL. SET/GET of 2 MiB
+over TCP on two shared cores, MiB/s: redis-py's asyncio client 356/565 beside its plain one with
+558/516; these lanes 1,186/1,146 beside the plain one with 483/527 (`python -m kvstore.bench`).
 
 A caller waits for its deadline at most: what has not been answered by then is left to its lane,
 which hangs up at the same moment. Reads go before writes. What is on its way is bounded: a lane has

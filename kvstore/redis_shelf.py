@@ -61,7 +61,7 @@ class RedisShelf:
         asked = self._small([self._command("EXISTS", name) for name in names])
         return _num_leading(asked)
 
-    def read(self, names: Sequence[BlockHash], read: Read) -> ShelfRead:
+    def read(self, names: Sequence[BlockHash], read: Read, *, timeout_s: float | None) -> ShelfRead:
         """See ValueShelf."""
 
         def use(index: int, reply: Reply) -> Decoded | None:
@@ -74,7 +74,7 @@ class RedisShelf:
         result = self._lanes.exchange(
             [self._command("GET", name) for name in names],
             use,
-            timeout_s=self._limits.fetch_timeout_s,
+            timeout_s=self._limits.fetch_timeout_s if timeout_s is None else timeout_s,
             bytes_each=self._limits.value_bytes,
         )
         return ShelfRead(result.replies, result.failure)

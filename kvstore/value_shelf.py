@@ -48,7 +48,7 @@ class ValueShelf(Protocol):
         """How many of the first names have a value; raises StoreUnavailable."""
         ...
 
-    def read(self, names: Sequence[BlockHash], read: Read) -> ShelfRead:
+    def read(self, names: Sequence[BlockHash], read: Read, *, timeout_s: float | None) -> ShelfRead:
         """Hand each value to `read` as it arrives; what did not arrive in time is a failure."""
         ...
 

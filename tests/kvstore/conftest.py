@@ -9,6 +9,7 @@ import pytest
 from kvstore.block_codec import largest_value_bytes
 from kvstore.coded_block_store import CodedBlockStore
 from kvstore.memory_store import Memory, memory_store
+from kvstore.redis_block_store import open_redis_block_store
 from kvstore.redis_keys import block_key, pins_key
 from kvstore.redis_lanes import RedisLanes
 from kvstore.redis_routes import routes_to
@@ -16,6 +17,7 @@ from kvstore.redis_shelf import RedisShelf, ShelfLimits
 from kvstore.redis_store import TlsFiles
 from tests.kvstore.blocks import LAYOUT
 from tests.kvstore.redis_servers import RedisServer
+from tests.kvstore.short_timeouts import config_of
 
 
 class StoreBench:
@@ -124,3 +126,16 @@ def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
         made = RedisBench(request.getfixturevalue("empty_valkey"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def open_store():
+    opened = []
+
+    def open_one(url, layout=LAYOUT, **changes):
+        opened.append(open_redis_block_store(config_of(url, **changes), layout=layout))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()

@@ -107,7 +107,7 @@ def test_misses_and_corrupt_values_are_no_outage(bench):
 
 def test_a_prefix_that_a_timeout_cut_is_given_and_counts_as_a_failure(bench):
     part = Fetched(tuple(chain(1)), "timeout")
-    bench.inner._store.get_many = lambda _: part
+    bench.inner._store.get_many = lambda _, **options: part
     for _ in range(2):
         assert bench.store.get_many(wanted(chain(2))) == part
     assert bench.store.stats().is_open
