@@ -49,6 +49,8 @@ class Driver:
                 timeout=self._sending_time_left_s(start_at, num_users),
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            # Users whose time is over start nothing more; their open calls are tasks of their own.
+            await _cancel_all({sending} if not sending.done() else set())
             await self._drain(stopping)
         finally:
             await _cancel_all({sending, stopping, *self._tasks})

@@ -62,6 +62,19 @@ async def test_a_closed_loop_has_never_more_in_flight_than_users(start_mock: Sta
     assert len(records) == pytest.approx(3 / 0.17, abs=6)
 
 
+async def test_users_start_nothing_after_their_time_and_finish_what_they_started(
+    start_mock: StartMock,
+) -> None:
+    url = start_mock(ttft_s=0.02, itl_s=0.01)
+    workload = WorkloadConfig(input_tokens=fixed(5), output_tokens=fixed(20))
+    traffic = TrafficConfig(arrivals="users", num_users=4, num_programs=None, duration_s=0.6)
+    began = time.monotonic()
+    records = await drive(config_for(url, traffic, workload))
+    assert time.monotonic() - began < 3.0
+    assert set(outcomes(records)) == {"finished"}
+    assert records[-1].sent_at - records[0].sent_at < 0.65
+
+
 async def test_calls_are_given_up_at_their_rate_and_after_their_delay(
     start_mock: StartMock,
 ) -> None:
