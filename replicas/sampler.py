@@ -73,6 +73,8 @@ class Sampler:
         # 1 for the most likely token: min_p is then a threshold, and nothing overflows.
         logits = logits / temperatures
         weights = torch.exp(logits - logits.amax(-1, keepdim=True))
+        # A model that overflows yields a meaningless token, but must not end the engine.
+        weights = weights.nan_to_num_(nan=0.0)
         weights = weights.masked_fill_(weights < column(lambda params: params.min_p), 0.0)
         weights = _cut_top_k(weights, [sample.sampling for sample in samples])
         cut = [row for row, sample in enumerate(samples) if sample.sampling.top_p < 1.0]
@@ -134,7 +136,7 @@ def _place(weights: torch.Tensor, chances: torch.Tensor) -> tuple[torch.Tensor, 
     total = cumulated[:, -1:]
     # Never on the far edge, where rounding could pick a column of no weight.
     target = torch.minimum(chances * total, torch.nextafter(total, torch.zeros_like(total)))
-    column = (cumulated <= target).sum(-1, keepdim=True)
+    column = (cumulated <= target).sum(-1, keepdim=True).clamp_(max=weights.shape[-1] - 1)
     own = weights.gather(1, column).double()
     before = cumulated.gather(1, column) - own
     share = ((target - before) / own).clamp_(0.0, 1.0)
@@ -171,20 +173,15 @@ def _cut_top_p(weights: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
     missing = wanted - (down_to - sums).gather(1, border)
     border = border.int()
     rows, columns = (buckets == border).nonzero(as_tuple=True)
-    places = _places(rows, len(weights))
-    packed = weights.new_zeros(len(weights), int(places.max()) + 1)
+    counts = torch.bincount(rows, minlength=len(weights))
+    starts = counts.cumsum(0) - counts
+    places = torch.arange(len(rows), device=rows.device) - starts.index_select(0, rows)
+    packed = weights.new_zeros(len(weights), max(int(counts.max()), 1))
     packed[rows, places] = weights[rows, columns]
     packed = _cut_bucket(packed, missing, border << _BUCKET_SHIFT)
     kept = weights.masked_fill(buckets <= border, 0.0)
     kept[rows, columns] = packed[rows, places]
     return kept
-
-
-def _places(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """For sorted row numbers [N]: the how manieth of its row each one is, from 0."""
-    counts = torch.bincount(rows, minlength=num_rows)
-    starts = counts.cumsum(0) - counts
-    return torch.arange(len(rows), device=rows.device) - starts.index_select(0, rows)
 
 
 def _cut_bucket(weights: torch.Tensor, wanted: torch.Tensor, low: torch.Tensor) -> torch.Tensor:

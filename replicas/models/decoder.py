@@ -78,7 +78,7 @@ class Decoder:
             x = kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down)
             x, residual = kernels.add_rms_norm(x, residual, following, eps)
         else:
-            return kernels.linear(x, weights.head)
+            return weights.head.logits(x)
         return x.new_empty(0, self._config.vocab_size)
 
     def _attend(

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from replicas.kernels.interface import Kernels, PackedWeight
 from replicas.models.model_config import ModelConfig
+from replicas.models.output_head import OutputHead
 from replicas.models.start_up_progress import StartUpProgress
 from replicas.models.supported import ModelUnavailable
 from replicas.models.weight_files import weight_files
@@ -41,12 +42,12 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """embedding [vocab, d]; head packs [vocab, d] (a second copy where they are tied)."""
+    """embedding [vocab, d]; the head is the same tensor where they are tied."""
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
-    head: PackedWeight
+    head: OutputHead
 
 
 class Checkpoint:
@@ -175,11 +176,12 @@ class _Loader:
         shape = (config.vocab_size, config.hidden_size)
         embedding = take("model.embed_tokens.weight", shape, self._dtype)
         head = embedding if config.tied_embeddings else take("lm_head.weight", shape, self._dtype)
+        device = self._kernels.device
         weights = DecoderWeights(
-            embedding=embedding.to(self._kernels.device),
+            embedding=embedding.to(device),
             layers=layers,
             final_norm=self._vector("model.norm.weight", config.hidden_size),
-            head=self._kernels.pack_linear(head.to(self._kernels.device), None),
+            head=OutputHead(head.to(device), self._kernels),
         )
         # Some writers save the head of a tied model too.
         spare = frozenset({"lm_head.weight"} if config.tied_embeddings else ())

@@ -16,13 +16,10 @@ from tests.replicas.tiny_models import (
 TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_transformers_batched_with_strangers(
-    family: str, deterministic: bool, tmp_path: Path
-) -> None:
+def test_logits_equal_transformers_batched_with_strangers(family: str, tmp_path: Path) -> None:
     model = save_tiny(tmp_path, family)
-    runner = model.runner(deterministic=deterministic)
+    runner = model.runner()
     prompts = random_prompts([1, 37, 5, 64, 130, 3])
     requests = paged_requests(prompts)
     logits = runner.logits(batch_of([request.whole() for request in requests]))
@@ -33,7 +30,7 @@ def test_logits_equal_transformers_batched_with_strangers(
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("family", ["llama", "mistral_windowed", "qwen3_windowed", "rope_yarn"])
+@pytest.mark.parametrize("family", ["llama_biased", "mistral_windowed", "qwen3_windowed"])
 def test_chunked_prefill_then_decode_equals_transformers(
     family: str, deterministic: bool, tmp_path: Path
 ) -> None:

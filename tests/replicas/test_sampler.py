@@ -191,3 +191,20 @@ def test_tiny_temperatures_are_greedy_and_huge_logits_do_not_overflow() -> None:
     expected = logits.argmax(-1).tolist()
     assert sample(logits, [spec(temperature=1e-8)] * 4) == expected
     assert sample(logits, [spec(temperature=1e-3)] * 4) == expected
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"top_p": 0.9}, {"top_k": 3}, {"temperature": 0.0}], ids=str
+)
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_without_sense_ends_in_a_token_and_spoils_no_other(
+    params: dict[str, float], broken: float
+) -> None:
+    logits = logits_of(3, 500)
+    samples = [spec(position, **params) for position in range(3)]
+    expected = sample(logits, samples)
+    logits[1] = broken
+    for rows in ([0, 1, 2], [1]):
+        tokens = sample(logits[rows], [samples[row] for row in rows])
+        assert all(0 <= token < 500 for token in tokens)
+    assert sample(logits, samples)[::2] == expected[::2]

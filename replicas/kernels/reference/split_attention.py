@@ -26,8 +26,10 @@ from replicas.kernels.reference.row_span import (
 from replicas.kernels.reference.scratch import Scratch
 
 SPLIT_TOKENS = 256
-# Query tokens of one tile of a row that has many.
-TILE_TOKENS = 64
+# Query tokens of one tile of a row that has many, and of a row that has few dozens.
+TILE_TOKENS, SMALL_TILE_TOKENS = 64, 16
+# Rows with fewer query tokens than this take small tiles.
+_LARGE_ROW_TOKENS = 48
 # Rows with at most this many query tokens are computed token by token.
 _FEW_TOKENS = 4
 # Items (query token, split) of one call: what they gather must stay in cache.
@@ -76,10 +78,11 @@ class SplitPart:
 
 @dataclass(frozen=True, slots=True)
 class TiledRow:
-    """A row with many query tokens: tokens [tiles * TILE_TOKENS] (the last repeated as padding)."""
+    """A row with many query tokens: tokens [tiles * tile_tokens] (the last repeated as padding)."""
 
     start: int
     end: int
+    tile_tokens: int
     tokens: torch.Tensor
     blocks: torch.Tensor
     splits: tuple[SplitPart, ...]
@@ -107,7 +110,7 @@ class SplitAttention:
         self._split_blocks = -(-SPLIT_TOKENS // block_size)
         self._split = self._split_blocks * block_size
         self._heads_per_kv = shape.num_heads // shape.num_kv_heads
-        self._token_rows = self._proved_token_rows()
+        self._token_rows, self._tile_tokens = self._prove()
 
     def plan(self, batch: Batch) -> SplitPlan:
         """Which tokens go together, what they read and what they may see."""
@@ -171,9 +174,10 @@ class SplitAttention:
 
     def _tiled_row(self, span: RowSpan) -> TiledRow:
         window = self._shape.window
-        num_tiles = -(-span.num_tokens // TILE_TOKENS)
-        offsets = np.minimum(np.arange(num_tiles * TILE_TOKENS), span.num_tokens - 1)
-        positions = (span.first_position + offsets).reshape(num_tiles, TILE_TOKENS)
+        tile = self._tile_tokens if span.num_tokens >= _LARGE_ROW_TOKENS else SMALL_TILE_TOKENS
+        num_tiles = -(-span.num_tokens // tile)
+        offsets = np.minimum(np.arange(num_tiles * tile), span.num_tokens - 1)
+        positions = (span.first_position + offsets).reshape(num_tiles, tile)
         first_split = first_visible(span.first_position, window) // self._split
         splits = range(first_split, (span.context - 1) // self._split + 1)
         parts = []
@@ -187,6 +191,7 @@ class SplitAttention:
         return TiledRow(
             start=span.start,
             end=span.end,
+            tile_tokens=tile,
             tokens=torch.from_numpy(span.start + offsets),
             blocks=torch.from_numpy(blocks),
             splits=tuple(parts),
@@ -246,7 +251,7 @@ class SplitAttention:
     ) -> None:
         shape = self._shape
         keys, values = self._gather(cache, row.blocks, scratch, q.dtype)
-        by_tile = (-1, TILE_TOKENS, shape.num_kv_heads, self._heads_per_kv, shape.head_dim)
+        by_tile = (-1, row.tile_tokens, shape.num_kv_heads, self._heads_per_kv, shape.head_dim)
         tiles = q.index_select(0, row.tokens).view(by_tile).transpose(1, 2)
         tiles = tiles.reshape(len(tiles), shape.num_kv_heads, -1, shape.head_dim)
         num_splits = len(row.splits)
@@ -265,7 +270,7 @@ class SplitAttention:
                 weight = weight.masked_fill(split.dead, -torch.inf)
             weights[index, split.first : split.last] = weight
         merged = parts[0] if num_splits == 1 else merge(list(parts), list(weights))
-        merged = merged.view(len(tiles), shape.num_kv_heads, TILE_TOKENS, -1, shape.head_dim)
+        merged = merged.view(len(tiles), shape.num_kv_heads, row.tile_tokens, -1, shape.head_dim)
         flat = merged.transpose(1, 2).reshape(-1, *out.shape[1:])
         out[row.start : row.end] = flat[: row.end - row.start]
 
@@ -295,10 +300,11 @@ class SplitAttention:
         )
         return value[:num_items], weight[:num_items]
 
-    def _proved_token_rows(self) -> int:
-        """Fewest query rows (padded) that give a lone token the bits it has within a tile.
+    def _prove(self) -> tuple[int, int]:
+        """Query rows that a lone token is padded to, and tokens of a large tile.
 
-        The library takes other paths for very few rows; calls of fixed shape run the same
+        They are the fewest and the most that give each token the bits it has in a small tile. The
+        library takes other paths for very few rows; calls of fixed shape run the same
         instructions whatever the numbers, so agreement on random ones shows the same order.
         """
         shape, heads = self._shape, self._heads_per_kv
@@ -313,21 +319,33 @@ class SplitAttention:
         ends = np.arange(4)[:, None] * 50 + np.arange(TILE_TOKENS)
         seen = visible(ends[:, :, None], np.arange(self._split), 0)
         mask = self._mask(seen).repeat_interleave(heads, 1)[:, None]
-        whole = self._flash(q, keys, values, mask)
 
-        def agrees(rows: int, token: int) -> bool:
-            own = slice(token * heads, (token + 1) * heads)
-            lone = F.pad(q[:, :, own], (0, 0, 0, rows - heads))
-            alone = self._flash(lone, keys, values, mask[:, :, own][:, :, :1])
+        def rows(first: int, count: int, padded_to: int) -> tuple[torch.Tensor, torch.Tensor]:
+            own = slice(first * heads, (first + count) * heads)
+            few, own_mask = q[:, :, own], mask[:, :, own]
+            if padded_to > few.shape[2]:
+                few = F.pad(few, (0, 0, 0, padded_to - few.shape[2]))
+                own_mask = own_mask[:, :, :1]
+            value, weight = self._flash(few, keys, values, own_mask)
+            return value[:, :, : count * heads], weight[:, :, : count * heads]
+
+        small = [rows(at, SMALL_TILE_TOKENS, 0) for at in range(0, TILE_TOKENS, SMALL_TILE_TOKENS)]
+        truth = [torch.cat(parts, 2) for parts in zip(*small, strict=True)]
+
+        def agrees(first: int, count: int, padded_to: int) -> bool:
+            own = slice(first * heads, (first + count) * heads)
             return all(
-                torch.equal(part[:, :, :heads], full[:, :, own])
-                for part, full in zip(alone, whole, strict=True)
+                torch.equal(part, whole[:, :, own])
+                for part, whole in zip(rows(first, count, padded_to), truth, strict=True)
             )
 
-        for rows in sorted({max(heads, 4), max(heads, 8), max(heads, 16)}):
-            if all(agrees(rows, token) for token in (0, 3, TILE_TOKENS - 1)):
-                return rows
-        return TILE_TOKENS * heads
+        candidates = sorted({max(heads, 4), max(heads, 8), max(heads, 16)})
+        tokens = (0, 3, 15, 38)
+        token_rows = next(
+            (each for each in candidates if all(agrees(token, 1, each) for token in tokens)),
+            SMALL_TILE_TOKENS * heads,
+        )
+        return token_rows, TILE_TOKENS if agrees(0, TILE_TOKENS, 0) else SMALL_TILE_TOKENS
 
 
 def merge(values: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
