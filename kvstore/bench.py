@@ -175,12 +175,12 @@ class Contest:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a table; exit status 1 if the store is below 80% of raw anywhere."""
+    """Prints a table; exit status 1 if the store is below 80% of the library's pipeline anywhere."""
     parser = argparse.ArgumentParser(prog="python -m kvstore.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bytes", type=int, default=64 * 1024 * 1024, help="moved in each round")
     options = parser.parse_args(arguments)
-    lowest = 1.0
+    shares: list[tuple[float, float]] = []
     print(f"{'link':<6}{'block':<9}{'':<5}{'store':>8}{'raw':>8}{'redis-py':>10}  MiB/s", end="")
     print(f"{'/raw':>9}{'/redis-py':>11}   CPU s/GB: store, raw, redis-py")
     with tempfile.TemporaryDirectory(prefix="pagoda-bench-") as folder:
@@ -188,12 +188,13 @@ def main(arguments: Sequence[str]) -> int:
         try:
             for link, url in _urls(Path(folder)).items():
                 for name, layout in _LAYOUTS.items():
-                    lowest = min(lowest, _compare(url, link, name, layout, options))
+                    shares += _compare(url, link, name, layout, options)
         finally:
             server.kill()
             server.wait()
-    print(f"lowest share of raw: {lowest:.2f}")
-    return 0 if lowest >= 0.8 else 1
+    of_raw, of_library = (min(column) for column in zip(*shares, strict=True))
+    print(f"lowest: {of_raw:.2f} of raw, {of_library:.2f} of redis-py")
+    return 0 if of_library >= 0.8 else 1
 
 
 def _median_ratio(base: Sequence[Run], runs: Sequence[Run]) -> float:
@@ -203,7 +204,7 @@ def _median_ratio(base: Sequence[Run], runs: Sequence[Run]) -> float:
 
 def _compare(
     url: str, link: str, name: str, layout: BlockLayout, options: argparse.Namespace
-) -> float:
+) -> list[tuple[float, float]]:
     contest = Contest(url, layout, max(1, options.bytes // layout.payload_bytes))
     try:
         results = contest.rounds(options.rounds)
@@ -212,7 +213,7 @@ def _compare(
     shares = []
     for verb in ("put", "get"):
         store, raw, library = (results[verb, way] for way in ("store", "raw", "redis-py"))
-        shares.append(store.over_raw)
+        shares.append((store.over_raw, store.over_library))
         print(
             f"{link:<6}{name:<9}{verb:<5}{store.mib_per_s:>8.0f}{raw.mib_per_s:>8.0f}"
             f"{library.mib_per_s:>10.0f}{'':<7}{store.over_raw:>9.2f}"
@@ -220,7 +221,7 @@ def _compare(
             f"{raw.cpu_s_per_gb:.2f}, {library.cpu_s_per_gb:.2f}",
             flush=True,
         )
-    return min(shares)
+    return shares
 
 
 def _urls(folder: Path) -> dict[str, str]:

@@ -257,11 +257,7 @@ class _Lane:
     ) -> list[int]:
         moved = []
         for index in indexes:
-            replies = [
-                wire.read(deadline=call.deadline) for _ in range(call.commands[index].num_replies)
-            ]
-            errors = [reply for reply in replies if isinstance(reply, RespError)]
-            reply = errors[0] if errors else replies[-1]
+            reply = self._reply(wire, call, call.commands[index].num_replies)
             kind = _ERROR_KINDS.get(reply.code) if isinstance(reply, RespError) else None
             if kind == "moved" and not is_last:
                 moved.append(index)
@@ -271,6 +267,15 @@ class _Lane:
             else:
                 call.replies[index] = call.use(index, reply)
         return moved
+
+    def _reply(self, wire: RespWire, call: _Call[object], num_replies: int) -> Reply:
+        """The first error of one command's replies, or else the last of them."""
+        chosen: Reply = None
+        for _ in range(num_replies):
+            reply = wire.read(deadline=call.deadline)
+            if not isinstance(chosen, RespError):
+                chosen = reply
+        return chosen
 
     def _node_of(self, command: Command, call: _Call[object]) -> Node:
         if command.node is not None:
