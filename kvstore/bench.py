@@ -175,7 +175,7 @@ class Contest:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a table; exit status 1 if the store is below 80% of the library's pipeline anywhere."""
+    """Prints a table; exit status 1 if the store is below 80% of redis-py's pipeline."""
     parser = argparse.ArgumentParser(prog="python -m kvstore.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bytes", type=int, default=64 * 1024 * 1024, help="moved in each round")
