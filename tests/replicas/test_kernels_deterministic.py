@@ -90,21 +90,23 @@ def test_any_batch_and_any_chunks_give_the_bits_of_a_lone_whole_run(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_among_strangers_give_the_bits_of_a_lone_whole_run(dtype: str) -> None:
+    # First, since it runs over the same blocks.
+    alone = logits_alone("llama", dtype)
     chosen, cuts = [7, 0, 4, 2], [[100, 101, 290], [], [1, 39], [2]]
     for step in steps(chosen, cuts, seed=5):
         logits = runner_of("llama", dtype).logits(batch_of([part for _, part in step]))
         for row, (index, part) in enumerate(step):
             if part.end == len(PROMPTS[index]):
-                assert torch.equal(logits[row], logits_alone("llama", dtype)[index])
+                assert torch.equal(logits[row], alone[index])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_decoding_token_by_token_gives_the_bits_of_one_prefill(dtype: str) -> None:
-    runner = runner_of("llama", dtype)
+    runner, alone = runner_of("llama", dtype), logits_alone("llama", dtype)
     (request,) = paged_requests([PROMPTS[4]], seed=3, num_blocks=NUM_BLOCKS)
     for end in range(1, len(request.token_ids) + 1):
         logits = runner.logits(batch_of([request.part(end - 1, end)]))
-    assert torch.equal(logits[0], logits_alone("llama", dtype)[4])
+    assert torch.equal(logits[0], alone[4])
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
