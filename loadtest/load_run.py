@@ -103,9 +103,9 @@ def _follow(workers: list[_Worker], start_at: float, watch: Watcher) -> bool:
 
 
 def _take_messages(workers: list[_Worker]) -> None:
-    open_workers = {w.connection: w for w in workers if w.result is None}
-    for connection in wait(list(open_workers), timeout=POLL_S):
-        worker = open_workers[connection]  # type: ignore[index]
+    open_workers = [worker for worker in workers if worker.result is None]
+    spoken = wait([worker.connection for worker in open_workers], timeout=POLL_S)
+    for worker in (worker for worker in open_workers if worker.connection in spoken):
         message = _receive(worker)
         if isinstance(message, Exception):
             raise message

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import aiohttp
 import orjson
@@ -51,24 +52,38 @@ async def learn_server(config: ServerConfig) -> ServerFacts:
         scale = TokenScale(source="tokenizer")
     backend = OpenAIBackend(config.backend, config.model or "")
     async with StreamingClient(config.target, backend) as client:
-        model = config.model or await _first_model(client, config.ready_timeout_s)
+        model = await _model_name(client, config)
         if config.calibrate:
             scale = await _calibrated(client, replace(backend, model=model), vocabulary, scale)
     return ServerFacts(model, scale, tuple(vocabulary))
 
 
-async def _first_model(client: StreamingClient, timeout_s: float) -> str:
+async def _model_name(client: StreamingClient, config: ServerConfig) -> str:
+    """The configured model, or the server's first, once it answers at all."""
+    models = await _when_up(client, config.ready_timeout_s)
+    if config.model is not None:
+        return config.model
+    try:
+        return str(models["data"][0]["id"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise ServerUnready("/v1/models names no model: give --model") from error
+
+
+async def _when_up(client: StreamingClient, timeout_s: float) -> Any:
+    """What /v1/models says when the server first answers; None if it has no such route."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            models = await client.get_json("/v1/models")
-            return str(models["data"][0]["id"])
+            return await client.get_json("/v1/models")
+        except aiohttp.ClientResponseError as error:
+            if error.status < 500:
+                return None
+            failure: Exception = error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            if time.monotonic() > deadline:
-                raise ServerUnready(f"no answer from /v1/models: {error}") from error
-            await asyncio.sleep(RETRY_S)
-        except (KeyError, IndexError, TypeError) as error:
-            raise ServerUnready("/v1/models names no model: give --model") from error
+            failure = error
+        if time.monotonic() > deadline:
+            raise ServerUnready(f"no answer from /v1/models: {failure}") from failure
+        await asyncio.sleep(RETRY_S)
 
 
 async def _calibrated(

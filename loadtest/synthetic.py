@@ -3,24 +3,21 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from loadtest.config import WorkloadConfig
 from loadtest.program import Call, Program, Step, Words, single
-
-if TYPE_CHECKING:
-    from loadtest.config import WorkloadConfig
 
 PREFIX_SEEDS = 1 << 60
 
 
-def random_programs(config: "WorkloadConfig", rng: random.Random) -> Iterator[Program]:
+def random_programs(config: WorkloadConfig, rng: random.Random) -> Iterator[Program]:
     """Single calls of independent text, after a shared prefix of `prefix_tokens` if any."""
     for _ in itertools.count():
         prefix = _prefix(config, rng)
         yield single(_call(config, rng, prefix))
 
 
-def session_programs(config: "WorkloadConfig", rng: random.Random) -> Iterator[Program]:
+def session_programs(config: WorkloadConfig, rng: random.Random) -> Iterator[Program]:
     """Conversations: each turn sees all before it, after a pause to read and think."""
     for number in itertools.count():
         steps = []
@@ -31,7 +28,7 @@ def session_programs(config: "WorkloadConfig", rng: random.Random) -> Iterator[P
         yield Program(tuple(steps), None, f"session-{number}")
 
 
-def agent_programs(config: "WorkloadConfig", rng: random.Random) -> Iterator[Program]:
+def agent_programs(config: WorkloadConfig, rng: random.Random) -> Iterator[Program]:
     """Agents: steps of one or more parallel calls, each step waiting for a tool in between.
 
     All calls of a step share the history and differ in their own text (a sub-task, a tool's
@@ -48,7 +45,7 @@ def agent_programs(config: "WorkloadConfig", rng: random.Random) -> Iterator[Pro
         yield Program(tuple(steps), None, f"agent-{number}")
 
 
-SYNTHETIC: dict[str, Callable[["WorkloadConfig", random.Random], Iterator[Program]]] = {
+SYNTHETIC: dict[str, Callable[[WorkloadConfig, random.Random], Iterator[Program]]] = {
     "random": random_programs,
     "prefix_repetition": random_programs,
     "sessions": session_programs,
@@ -56,7 +53,7 @@ SYNTHETIC: dict[str, Callable[["WorkloadConfig", random.Random], Iterator[Progra
 }
 
 
-def _call(config: "WorkloadConfig", rng: random.Random, prefix: tuple[Words, ...]) -> Call:
+def _call(config: WorkloadConfig, rng: random.Random, prefix: tuple[Words, ...]) -> Call:
     shaping = config.shaping
     own = shaping.made_up(
         rng.getrandbits(48),
@@ -67,7 +64,7 @@ def _call(config: "WorkloadConfig", rng: random.Random, prefix: tuple[Words, ...
     return Call((*prefix, *own.parts), own.output_tokens, tokens, config.num_choices)
 
 
-def _prefix(config: "WorkloadConfig", rng: random.Random) -> tuple[Words, ...]:
+def _prefix(config: WorkloadConfig, rng: random.Random) -> tuple[Words, ...]:
     """One of `num_prefixes` shared texts, the k-th as popular as 1 / k ** `prefix_skew`."""
     if config.prefix_tokens == 0:
         return ()

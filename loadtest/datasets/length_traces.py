@@ -60,5 +60,5 @@ def _wall_seconds(stamp: str) -> float:
     # Seven digits of fraction: one more than datetime reads, so it is added by hand.
     whole, _, fraction = stamp.partition(".")
     moment = datetime.fromisoformat(whole)
-    seconds = (moment - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001 - differences only
+    seconds = (moment - datetime(1970, 1, 1)).total_seconds()
     return seconds + (float("0." + fraction) if fraction else 0.0)

@@ -42,5 +42,6 @@ async def test_without_usage_lengths_are_an_estimate(start_mock: StartMock) -> N
 async def test_a_server_that_never_answers_is_named(free_port: object) -> None:
     port = free_port()  # type: ignore[operator]
     config = config_for(f"http://127.0.0.1:{port}", TrafficConfig())
-    with pytest.raises(ServerUnready, match="/v1/models"):
-        await learn_server(replace(config.server, ready_timeout_s=0.2))
+    for model in (None, "named"):
+        with pytest.raises(ServerUnready, match="/v1/models"):
+            await learn_server(replace(config.server, ready_timeout_s=0.2, model=model))
