@@ -69,7 +69,7 @@ class Kernels(Protocol):
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm(x + residual), x + residual)."""
+        """(norm(x + residual) in the type of x, x + residual in the type that suits a sum)."""
         ...
 
     def rotate_and_store(
