@@ -11,6 +11,9 @@ for name in [name for name in os.environ if name.startswith("PAGODA_")]:
     del os.environ[name]
 for name in ("REDIS_URL", "RAY_ADDRESS"):
     os.environ.pop(name, None)
+# Tiny tensors on many threads, each spinning for the next one, take five times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 
 def test_a_bad_store_address_is_refused_without_its_password():
     message = refusal(environ={"REDIS_URL": "http://user:hunter2@h"})
-    assert "expected redis://" in message
+    assert "redis_url=http:...: expected one of redis://, rediss://" in message
     assert "hunter2" not in message
 
 

@@ -9,11 +9,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
 
 pytestmark = pytest.mark.e2e
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def ask(base_url, *, api_key=None):
@@ -64,6 +67,20 @@ def test_the_printed_curl_line_can_be_pasted(service):
         [*shlex.split(line), "-s", "--max-time", "60"], capture_output=True, text=True, check=True
     )
     assert "Paris" in json.loads(ended.stdout)["choices"][0]["message"]["content"]
+
+
+def test_the_python_example_of_the_readme_prints_words(base_url):
+    code = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
+    assert "http://127.0.0.1:8000" in code
+    ended = subprocess.run(
+        [sys.executable, "-c", code.replace("http://127.0.0.1:8000", base_url)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.split()) > 3
 
 
 def test_every_phase_of_the_start_is_logged_with_its_seconds(service):

@@ -1,0 +1,106 @@
+"""Departures and deaths under load: nothing is left behind, and service goes on."""
+
+import asyncio
+import random
+import signal
+import time
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
+MODEL = "SmolLM2-135M-Instruct"
+NUM_REQUESTS = 200
+
+
+def cores(service):
+    """Engine core processes of the service."""
+    return [
+        process
+        for process in service.family()
+        if process.is_running() and "replicas.engine_process" in " ".join(process.cmdline())
+    ]
+
+
+def body(index, **overrides):
+    return {
+        "model": MODEL,
+        "prompt": f"Request {index} of a long day:",
+        "max_tokens": 12,
+        "temperature": 0.7,
+        "seed": index,
+        "ignore_eos": True,
+        "stream": index % 2 == 0,
+        **overrides,
+    }
+
+
+async def ask(client, index, leave_after_s):
+    """One request; the client leaves after a while unless that is None. True if it saw the end."""
+    try:
+        async with asyncio.timeout(leave_after_s):
+            answer = await client.post("/v1/completions", json=body(index))
+    except TimeoutError:
+        return False
+    assert answer.status_code == 200, answer.text
+    if index % 2 == 0:
+        assert answer.text.rstrip().endswith("data: [DONE]")
+    return True
+
+
+async def round_of_requests(base_url, seed):
+    rng = random.Random(seed)
+    leaves = [rng.uniform(0.0, 2.0) if rng.random() < 0.3 else None for _ in range(NUM_REQUESTS)]
+    limits = httpx.Limits(max_connections=NUM_REQUESTS)
+    async with httpx.AsyncClient(base_url=base_url, timeout=180, limits=limits) as client:
+        return await asyncio.gather(
+            *(ask(client, index, after) for index, after in enumerate(leaves))
+        )
+
+
+def test_departures_leave_nothing_behind_and_memory_stays_flat(service, base_url):
+    sizes = []
+    for seed in range(3):
+        ended = asyncio.run(round_of_requests(base_url, seed))
+        assert sum(ended) >= 0.6 * NUM_REQUESTS
+        sizes.append(sum(process.memory_info().rss for process in service.family()))
+    assert wait_for_rest(base_url), "requests are left in the cluster"
+    assert sizes[-1] - sizes[0] < 64 * 1024 * 1024, sizes
+
+
+def wait_for_rest(base_url):
+    """Whether a fresh request is served at once: no slot is taken by anyone who left."""
+    started = time.monotonic()
+    answer = httpx.post(f"{base_url}/v1/completions", json=body(1, max_tokens=1), timeout=60)
+    return answer.status_code == 200 and time.monotonic() - started < 10
+
+
+def test_a_killed_core_fails_its_requests_at_once_and_another_serves(service, base_url):
+    (core,) = cores(service)
+    with httpx.stream(
+        "POST", f"{base_url}/v1/completions", json=body(0, max_tokens=1500), timeout=60
+    ) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        core.send_signal(signal.SIGKILL)
+        killed_at = time.monotonic()
+        rest = "\n".join(lines)
+    assert time.monotonic() - killed_at < 10
+    assert '"error"' in rest
+    assert rest.rstrip().endswith("data: [DONE]")
+    refused = httpx.post(f"{base_url}/v1/completions", json=body(1), timeout=60)
+    assert refused.status_code in (200, 503), refused.text
+    deadline = time.monotonic() + 90
+    while httpx.post(f"{base_url}/v1/completions", json=body(3), timeout=60).status_code != 200:
+        assert time.monotonic() < deadline, "no new core serves"
+        time.sleep(0.5)
+    assert [process.pid for process in cores(service)] != [core.pid]
+    with pytest.raises(psutil.NoSuchProcess):
+        psutil.Process(core.pid).cmdline()
+
+
+def test_a_body_that_is_too_large_is_refused_through_the_whole_way(base_url):
+    answer = httpx.post(f"{base_url}/v1/completions", content=b"x" * (10 << 20), timeout=60)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["type"] == "invalid_request_error"
