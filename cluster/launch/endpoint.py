@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cluster.config import GatewayConfig
 from cluster.settings import SettingError
 
-_QUESTION = "What is the capital of France?"
+_QUESTION = "Name three primary colors."
 
 
 @dataclass(frozen=True, slots=True)

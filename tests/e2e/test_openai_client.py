@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 MODEL = "SmolLM2-135M-Instruct"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Name three primary colors."}]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def test_a_question_gets_a_sensible_answer(client):
     answer = client.chat.completions.create(
         model=MODEL, messages=QUESTION, temperature=0, max_tokens=32
     )
-    assert "Paris" in answer.choices[0].message.content
+    assert "Blue" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 

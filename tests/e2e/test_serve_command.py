@@ -23,7 +23,7 @@ def ask(base_url, *, api_key=None):
     """The demo model's answer to a question that it answers alike every time."""
     body = {
         "model": "SmolLM2-135M-Instruct",
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": "Name three primary colors."}],
         "temperature": 0,
         "max_tokens": 16,
     }
@@ -66,7 +66,7 @@ def test_the_printed_curl_line_can_be_pasted(service):
     ended = subprocess.run(
         [*shlex.split(line), "-s", "--max-time", "60"], capture_output=True, text=True, check=True
     )
-    assert "Paris" in json.loads(ended.stdout)["choices"][0]["message"]["content"]
+    assert "Blue" in json.loads(ended.stdout)["choices"][0]["message"]["content"]
 
 
 def test_the_python_example_of_the_readme_prints_words(base_url):
@@ -90,8 +90,8 @@ def test_every_phase_of_the_start_is_logged_with_its_seconds(service):
 
 
 def test_two_services_answer_beside_each_other(base_url, guarded):
-    assert "Paris" in ask(base_url)
-    assert "Paris" in ask(guarded.base_url, api_key="open-sesame")
+    assert "Blue" in ask(base_url)
+    assert "Blue" in ask(guarded.base_url, api_key="open-sesame")
 
 
 def test_a_key_is_asked_for(guarded):
@@ -108,7 +108,7 @@ def test_the_key_is_printed_nowhere(guarded):
 def test_requests_are_answered_while_the_store_dies_and_it_comes_back(service, base_url):
     first = valkey_of(service)
     first.kill()
-    assert "Paris" in ask(base_url)
+    assert "Blue" in ask(base_url)
     deadline = time.monotonic() + 15.0
     while not any("valkey" in p.name() and p.pid != first.pid for p in living(service)):
         assert time.monotonic() < deadline, "the store did not come back"
