@@ -42,6 +42,10 @@ class EngineHandle(Protocol):
         """End one choice normally, for a stop string in its text."""
         ...
 
+    def watch(self, seconds: float) -> None:
+        """Let outputs carry views of what happens, for so long from now on."""
+        ...
+
     def close(self) -> None:
         """End the engine; no callback comes after this returns."""
         ...
@@ -140,6 +144,11 @@ class EngineSupervisor:
         """End one choice normally, if there is a core that could still have it."""
         if self._engine is not None:
             self._engine.finish_choice(request_id, attempt, choice)
+
+    def watch(self, seconds: float) -> None:
+        """Let steps carry views of what happens, if there is a core to send any."""
+        if self._engine is not None:
+            self._engine.watch(seconds)
 
     def on_idle(self) -> None:
         """No request is open any more."""

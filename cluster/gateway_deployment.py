@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
 from cluster.http_app import GatewayServices, build_http_app
+from cluster.live_feed import LiveFeed
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
@@ -63,10 +65,14 @@ class Gateway:
             call=ServeCaller(replicas),
             config=config.router,
         )
+        self._live = LiveFeed(
+            lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
+        )
         self._directory.start()
         await follow_replicas(replicas, self._directory)
         sizes = await self._directory.first_announcement()
-        self._services = await asyncio.to_thread(_services, config, model, self._dispatcher, sizes)
+        services = await asyncio.to_thread(_services, config, model, self._dispatcher, sizes)
+        self._services = replace(services, live=self._live)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor."""
@@ -75,7 +81,7 @@ class Gateway:
     async def __del__(self) -> None:
         """Called by Serve when the gateway is to end."""
         # The constructor may have failed before there was anything to close.
-        for part in ("_dispatcher", "_directory"):
+        for part in ("_live", "_dispatcher", "_directory"):
             if hasattr(self, part):
                 await getattr(self, part).close()
         if hasattr(self, "_services"):

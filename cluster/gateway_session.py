@@ -21,6 +21,7 @@ class GatewaySession:
         self._on_lost = on_lost
         self._visit = 0
         self._is_attached = False
+        self._watches_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -48,6 +49,15 @@ class GatewaySession:
         self._timer = asyncio.get_running_loop().call_later(
             self._grace_s, self._on_lost, self.gateway_id
         )
+
+    def watch(self, seconds: float) -> None:
+        """Somebody watches at the gateway for so long from now on."""
+        self._watches_until = asyncio.get_running_loop().time() + seconds
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether views would be of use there."""
+        return asyncio.get_running_loop().time() < self._watches_until
 
     def close(self) -> None:
         """Forget the gateway without calling `on_lost`."""

@@ -9,11 +9,12 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from cluster.live_routes import load_page, page_router
 from cluster.openai.api_error import INVALID_REQUEST, ApiError, ErrorBody, bad_request
 from cluster.openai.chat_request import ChatRequest
 from cluster.openai.completion_request import CompletionRequest
 from cluster.openai.docs_page import DOCS_PAGE
-from cluster.openai.edge_middleware import ApiKeys, RequestIds
+from cluster.openai.edge_middleware import OPEN_PATHS, ApiKeys, RequestIds
 from cluster.openai.gateway_services import GatewayServices
 from cluster.openai.routes import OpenAIRoutes
 
@@ -32,14 +33,17 @@ def build_http_app(services: GatewayServices) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
+    page = load_page()
     app.include_router(OpenAIRoutes(services).router())
+    app.include_router(page_router(page, services.live))
     _add_docs(app)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     # The last one added is the outermost.
     if services.config.api_keys:
-        app.add_middleware(ApiKeys, keys=services.config.api_keys)
+        open_paths = OPEN_PATHS.union(page)
+        app.add_middleware(ApiKeys, keys=services.config.api_keys, open_paths=open_paths)
     if services.config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

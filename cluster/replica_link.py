@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.errors import ReplicaLost
+from cluster.live_codec import join_views
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage
 from cluster.token_feed import NotAccepted, StreamFeed
 from cluster.token_stream_client import StreamTarget, TokenStreamClient
+from replicas.engine_view import EngineView
 from router.config import RouterConfig
 from router.liveness import ReplicaLiveness
 from router.replica_status import ReplicaState, ReplicaStatus
@@ -51,6 +53,7 @@ class ReplicaLink:
         self._events = events
         self._clock = clock
         self._report = EngineReport()
+        self._view: EngineView | None = None
         self._feeds: dict[tuple[str, int], StreamFeed] = {}
         self._liveness = ReplicaLiveness(
             heartbeat_interval_s=config.heartbeat_interval_s,
@@ -107,6 +110,15 @@ class ReplicaLink:
         """For how long it has had work without a step; 0.0 when it advances."""
         return self._liveness.stuck_s(self._clock())
 
+    def watch(self, seconds: float) -> None:
+        """Ask the replica for views for so long from now on."""
+        self._client.watch(seconds)
+
+    def take_view(self) -> EngineView | None:
+        """What was seen of its engine since the last call."""
+        view, self._view = self._view, None
+        return view
+
     def add_feed(self, feed: StreamFeed) -> None:
         """Entries of that request and attempt go to this feed from now on."""
         self._feeds[(feed.request.request_id, feed.request.attempt)] = feed
@@ -144,6 +156,7 @@ class ReplicaLink:
         """Status first: whoever is admitted by this step is already counted in it."""
         self._liveness.on_step(self._clock())
         self._report = step.report
+        self._view = join_views(self._view, step.view)
         self._tell()
         for batch in step.kv_events:
             self._events.on_kv_events(self.replica_id, batch)

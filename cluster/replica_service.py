@@ -68,6 +68,7 @@ class ReplicaService:
                 heartbeat=self.heartbeat,
                 on_finish_choice=self._engine.finish_choice,
                 on_gateway_lost=self._on_gateway_lost,
+                on_watch=self._engine.watch,
             ),
         )
         self._info: EngineInfo | None = None
@@ -145,7 +146,8 @@ class ReplicaService:
         for output in outputs:
             entries = self._requests.apply(output.entries)
             self._stats = output.stats
-            self._stream.publish(entries, self._report(), self._number_events(output))
+            events = self._number_events(output)
+            self._stream.publish(entries, self._report(), events, output.view)
         self._note_idle()
 
     def _number_events(self, output: StepOutput) -> KvEventBatch | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from replicas.config import EngineConfig
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
+from replicas.engine_view import RowKind, StepRow, ViewRecorder
 from replicas.request import (
     EngineRequest,
     FinishReason,
@@ -82,6 +83,7 @@ class ScriptedEngine:
         self._cancelled_total = 0
         self._generated_total = 0
         self._step = 0
+        self._view = ViewRecorder(time.monotonic)
         self.info = _info(script, config)
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._thread.start()
@@ -97,6 +99,10 @@ class ScriptedEngine:
     def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
         """End one choice normally, for a stop string in its text."""
         self._command(lambda: self._finish((request_id, attempt), choice, FinishReason.STOP_STRING))
+
+    def watch(self, seconds: float) -> None:
+        """Let outputs carry views of what happens, for so long from now on."""
+        self._command(lambda: self._view.watch(seconds))
 
     def crash(self) -> None:
         """End the core as a killed process would: with what it has open, and without a word."""
@@ -149,14 +155,28 @@ class ScriptedEngine:
             self._advance()
 
     def _advance(self) -> None:
+        started_at = time.monotonic()
         if self._script.step_s:
             time.sleep(self._script.step_s)
+        if self._view.is_watching:
+            rows = [
+                StepRow(lane, request_id, 0, RowKind.DECODE, 1)
+                for lane, (request_id, _) in enumerate(self._running)
+            ]
+            self._view.note_step(rows, started_at=started_at, ended_at=time.monotonic())
         for key, running in list(self._running.items()):
             for choice in list(running.next_index):
                 self._give_token(key, running, choice)
         self._step += 1
         entries, self._entries = tuple(self._entries), []
-        self._on_output(StepOutput(stats=self._snapshot(), entries=entries))
+        view = None
+        if self._view.is_watching:
+            view = self._view.take(self._block_states, is_idle=not self._running)
+        self._on_output(StepOutput(stats=self._snapshot(), entries=entries, view=view))
+
+    def _block_states(self) -> bytes:
+        """It has no blocks: all of them are free."""
+        return bytes(self.info.num_blocks)
 
     def _give_token(self, key: tuple[str, int], running: _Running, choice: int) -> None:
         request = running.request

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, fields
 
+from cluster.live_codec import decode_view, encode_view
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
+from replicas.engine_view import EngineView
 from replicas.request import (
     FinishReason,
     KvEvent,
@@ -71,6 +73,7 @@ class StepMessage:
     entries: tuple[TokenEntry, ...]
     report: EngineReport
     kv_events: tuple[KvEventBatch, ...]
+    view: EngineView | None = None
 
 
 def encode_entry(entry: TokenEntry) -> wire.Entry:
@@ -173,6 +176,7 @@ def encode_step(step: StepMessage) -> wire.ReplicaMessage:
             entries=[encode_entry(entry) for entry in step.entries],
             status=encode_report(step.report),
             kv_events=[_encode_kv(batch) for batch in step.kv_events],
+            view=None if step.view is None else encode_view(step.view),
         )
     )
 
@@ -184,6 +188,7 @@ def decode_step(message: wire.Step) -> StepMessage:
         entries=tuple(decode_entry(entry) for entry in message.entries),
         report=decode_report(message.status),
         kv_events=tuple(_decode_kv(batch) for batch in message.kv_events),
+        view=decode_view(message.view) if message.HasField("view") else None,
     )
 
 

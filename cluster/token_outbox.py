@@ -9,6 +9,7 @@ back goes on where it stopped.
 
 from collections import deque
 
+from cluster.live_codec import join_views
 from cluster.stream_codec import (
     EngineReport,
     Heartbeat,
@@ -17,6 +18,7 @@ from cluster.stream_codec import (
     encode_heartbeat,
     encode_step,
 )
+from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
 
 MAX_REPLAY_MESSAGES = 256
@@ -47,6 +49,7 @@ class TokenOutbox:
         self._report: EngineReport | None = None
         self._kv: deque[KvEventBatch] = deque()
         self._num_kv_events = 0
+        self._view: EngineView | None = None
         self._heartbeat: Heartbeat | None = None
         self._sequence = 0
         self._sent: deque[tuple[int, bytes]] = deque()
@@ -56,7 +59,11 @@ class TokenOutbox:
         self.num_coalesced_steps = 0
 
     def add_step(
-        self, entries: tuple[TokenEntry, ...], report: EngineReport, kv: KvEventBatch | None
+        self,
+        entries: tuple[TokenEntry, ...],
+        report: EngineReport,
+        kv: KvEventBatch | None,
+        view: EngineView | None = None,
     ) -> None:
         """Take in one step's news for this gateway."""
         for entry in entries:
@@ -65,6 +72,7 @@ class TokenOutbox:
             self._entries[key] = entry if earlier is None else join_entries(earlier, entry)
         if kv is not None:
             self._add_kv(kv)
+        self._view = join_views(self._view, view)
         self._report = report
         self._num_steps_waiting += 1
         if self._num_steps_waiting > 1:
@@ -104,11 +112,13 @@ class TokenOutbox:
                 entries=self._take_entries(),
                 report=report,
                 kv_events=tuple(self._kv),
+                view=self._view,
             )
         ).SerializeToString()
         if not self._entries:
             self._report = None
         self._kv.clear()
+        self._view = None
         self._num_kv_events = 0
         self._num_steps_waiting = 0
         self._keep(message)

@@ -97,6 +97,11 @@ class TokenStreamClient:
             )
         )
 
+    def watch(self, seconds: float) -> None:
+        """Ask for views for so long from now on; not kept for later while the stream is down."""
+        if self._is_up:
+            self._outgoing.put_nowait(wire.GatewayMessage(watch=wire.Watch(seconds=seconds)))
+
     async def close(self) -> None:
         """Detach for good; the listener hears nothing more."""
         if self._task is not None:

@@ -26,12 +26,15 @@ from cluster.stream_codec import (
     encode_heartbeat,
 )
 from cluster.wire import token_stream_pb2 as wire
+from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
 
 log = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
 STOP_GRACE_S = 1.0
+# A gateway that forgot to stop watching is not paid for much longer.
+MAX_WATCH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ class StreamCallbacks:
 
     heartbeat: the replica's state now. on_finish_choice: request id, attempt, choice.
     on_gateway_lost: a gateway stayed away; whatever it has open should end.
+    on_watch: somebody watches at a gateway, for so many seconds from now on.
     """
 
     heartbeat: Callable[[], Heartbeat]
     on_finish_choice: Callable[[str, int, int], None]
     on_gateway_lost: Callable[[str], None]
+    on_watch: Callable[[float], None]
 
 
 class TokenStreamServer:
@@ -117,10 +122,16 @@ class TokenStreamServer:
         entries: Mapping[str, Iterable[TokenEntry]],
         report: EngineReport,
         kv: KvEventBatch | None = None,
+        view: EngineView | None = None,
     ) -> None:
-        """Give every gateway its entries of one step, and all of them report and KV events."""
+        """Give every gateway its entries of one step, and all of them report and KV events.
+
+        A view goes to those gateways only where somebody watches.
+        """
         for session in self._sessions.values():
-            session.outbox.add_step(tuple(entries.get(session.gateway_id, ())), report, kv)
+            own = tuple(entries.get(session.gateway_id, ()))
+            seen = view if view is not None and session.is_watching else None
+            session.outbox.add_step(own, report, kv, seen)
             session.wake.set()
 
     def beat(self) -> None:
@@ -238,9 +249,17 @@ class TokenStreamServer:
             message = await context.read()
             if message is grpc.aio.EOF:
                 return
-            if message.WhichOneof("kind") == "finish_choice":
+            kind = message.WhichOneof("kind")
+            if kind == "watch":
+                self._watch(session, message.watch.seconds)
+            elif kind == "finish_choice":
                 finish = message.finish_choice
                 self._callbacks.on_finish_choice(finish.request_id, finish.attempt, finish.choice)
+
+    def _watch(self, session: GatewaySession, seconds: float) -> None:
+        bounded_s = min(max(seconds, 0.0), MAX_WATCH_S)
+        session.watch(bounded_s)
+        self._callbacks.on_watch(bounded_s)
 
 
 def _limits(max_message_bytes: int) -> tuple[tuple[str, int], ...]:

@@ -111,6 +111,13 @@ class BlockAllocator:
                 else:
                     self._num_cached += 1
 
+    def states(self) -> bytes:
+        """One byte for each block: 0 free, 1 cached (free and findable), 2 held, 3 shared."""
+        return bytes(
+            min(count, 2) + 1 if count else name is not None
+            for count, name in zip(self._ref_counts, self._name_of, strict=True)
+        )
+
     def ref_count(self, block: int) -> int:
         """How many requests refer to a block."""
         return self._ref_counts[block]

@@ -10,8 +10,17 @@ from replicas.admission_queue import AdmissionQueue
 from replicas.batch_scheduler import BatchScheduler
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
-from replicas.engine_commands import Cancel, ClearCache, Command, FinishChoice, Inbox, Submit
+from replicas.engine_commands import (
+    Cancel,
+    ClearCache,
+    Command,
+    FinishChoice,
+    Inbox,
+    Submit,
+    Watch,
+)
 from replicas.engine_stats import EngineStats
+from replicas.engine_view import EngineView, ViewRecorder, step_rows
 from replicas.policies import waiting_order
 from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
 from replicas.request_state import RequestState
@@ -59,6 +68,7 @@ class Engine:
             ThreadedPipeline(runner) if config.async_scheduling else InlinePipeline(runner)
         )
         self._stream = TokenStream()
+        self._view = ViewRecorder(clock)
         self._live: dict[str, _Live] = {}
         self._held_events: deque[tuple[int, tuple[KvEvent, ...]]] = deque()
         self._planned_step = 0
@@ -134,6 +144,8 @@ class Engine:
                     )
                 case ClearCache():
                     self._allocator.clear_cache()
+                case Watch(seconds):
+                    self._view.watch(seconds)
         for state in self._queue.expired(now):
             self._expire(state, now)
 
@@ -197,20 +209,32 @@ class Engine:
             self._commit(done, started)
         entries = self._stream.drain()
         events = self._release_events(done)
-        if done is None and not entries and not events:
+        view = self._take_view(done) if self._view.is_watching else None
+        if done is None and not entries and not events and view is None:
             return None
         self._stats = self._snapshot(done, plan_s=plan_s, deliver_s=self._clock() - started)
-        return StepOutput(self._stats, entries, events)
+        return StepOutput(self._stats, entries, events, view)
+
+    def _take_view(self, done: StepInFlight | None) -> EngineView | None:
+        # A view counts as a step to whoever judges progress, so work without a step gives none.
+        if done is None and self.has_work:
+            return None
+        return self._view.take(self._allocator.states, is_idle=not self.has_work)
 
     def _commit(self, done: StepInFlight, now: float) -> None:
         """Append the sampled tokens; those of requests that ended meanwhile are dropped."""
         assert done.token_ids is not None
+        if self._view.is_watching:
+            rows = step_rows(done.planned)
+            self._view.note_step(rows, started_at=now - done.run_s, ended_at=now)
         for state, token_id in zip(done.planned.sampling, done.token_ids.tolist(), strict=True):
             if state.finish_reason is not None:
                 continue
             self._scheduler.append_token(state, token_id)
             if state.timeline.first_token_at is None:
                 state.mark(first_token_at=now)
+                if self._view.is_watching:
+                    self._view.note_first_token(state, now)
             end = end_of(state, token_id, self._end_token_ids)
             if end is not None:
                 self._end(state, end, now)
@@ -222,6 +246,8 @@ class Engine:
 
     def _end(self, state: RequestState, reason: FinishReason, now: float) -> None:
         self._scheduler.finish(state, reason, now)
+        if self._view.is_watching:
+            self._view.note_end(state, reason)
         live = self._live[state.origin.request_id]
         if all(choice.finish_reason is not None for choice in live.choices):
             del self._live[state.origin.request_id]

@@ -17,7 +17,7 @@ from typing import Protocol
 from replicas.assembly import build_engine
 from replicas.config import EngineConfig
 from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady
-from replicas.engine_commands import Cancel, Command, FinishChoice, Submit
+from replicas.engine_commands import Cancel, Command, FinishChoice, Submit, Watch
 from replicas.engine_info import EngineInfo
 from replicas.engine_loop import EngineLoop
 from replicas.request import EngineRequest
@@ -52,6 +52,10 @@ class EngineClient(Protocol):
         """End one choice normally, for a stop string in its text."""
         ...
 
+    def watch(self, seconds: float) -> None:
+        """Let outputs carry views of what happens, for so long from now on."""
+        ...
+
     def close(self) -> None:
         """End the engine; no callback comes after this returns."""
         ...
@@ -71,6 +75,10 @@ class _CommandSender:
     def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
         """End one choice normally, for a stop string in its text."""
         self._send(FinishChoice(request_id, attempt, choice))
+
+    def watch(self, seconds: float) -> None:
+        """Let outputs carry views of what happens, for so long from now on."""
+        self._send(Watch(seconds))
 
     def _send(self, command: Command) -> None:
         raise NotImplementedError

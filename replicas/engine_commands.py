@@ -36,7 +36,14 @@ class ClearCache:
     """Forget every cached block that is not in use."""
 
 
-Command = Submit | Cancel | FinishChoice | ClearCache
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Send views of what happens (replicas.engine_view) for so many seconds from now on."""
+
+    seconds: float
+
+
+Command = Submit | Cancel | FinishChoice | ClearCache | Watch
 
 
 class Inbox:

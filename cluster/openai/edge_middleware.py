@@ -63,13 +63,16 @@ class RequestIds:
 class ApiKeys:
     """Lets a request pass if it bears one of the keys, or goes to an open path."""
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: Sequence[str], open_paths: frozenset[str] = OPEN_PATHS
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; 401 in OpenAI's shape without a valid key."""
-        if scope["type"] != "http" or _route_path(scope) in OPEN_PATHS:
+        if scope["type"] != "http" or _route_path(scope) in self._open_paths:
             await self._app(scope, receive, send)
             return
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")

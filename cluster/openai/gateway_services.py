@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.config import GatewayConfig
 from cluster.dispatch import Dispatcher
+from cluster.live_feed import LiveFeed
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
 from replicas.models.prepared_model import PreparedModel
@@ -18,6 +19,7 @@ class GatewayServices:
 
     max_model_len: most tokens of prompt and output together that the replicas allow.
     block_size, num_blocks: the smallest replica's KV cache, in tokens per block and in blocks.
+    live: what the page watches; None where there is no cluster to watch.
     clock: Unix seconds. random_bits: that many random bits, for seeds and ids.
     """
 
@@ -30,6 +32,7 @@ class GatewayServices:
     block_size: int
     num_blocks: int
     version: str
+    live: LiveFeed | None = None
     clock: Callable[[], float] = time.time
     random_bits: Callable[[int], int] = secrets.randbits
 

@@ -56,21 +56,25 @@ class GatewayMessage(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     FINISH_CHOICE_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def finish_choice(self) -> Global___FinishChoice: ...
+    @_builtins.property
+    def watch(self) -> Global___Watch: ...
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         finish_choice: Global___FinishChoice | None = ...,
+        watch: Global___Watch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "watch"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -135,6 +139,27 @@ class FinishChoice(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinishChoice: _TypeAlias = FinishChoice  # noqa: Y015
+
+@_typing.final
+class Watch(_message.Message):
+    """Somebody watches at this gateway: send views for so many seconds from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Watch: _TypeAlias = Watch  # noqa: Y015
 
 @_typing.final
 class ReplicaMessage(_message.Message):
@@ -212,6 +237,7 @@ class Step(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     KV_EVENTS_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
@@ -219,6 +245,8 @@ class Step(_message.Message):
     def status(self) -> Global___Status: ...
     @_builtins.property
     def kv_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvEvents]: ...
+    @_builtins.property
+    def view(self) -> Global___EngineView: ...
     def __init__(
         self,
         *,
@@ -226,10 +254,11 @@ class Step(_message.Message):
         entries: _abc.Iterable[Global___Entry] | None = ...,
         status: Global___Status | None = ...,
         kv_events: _abc.Iterable[Global___KvEvents] | None = ...,
+        view: Global___EngineView | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "kv_events", b"kv_events", "sequence", b"sequence", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "kv_events", b"kv_events", "sequence", b"sequence", "status", b"status", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -498,6 +527,91 @@ class KvEvent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
 
 Global___KvEvent: _TypeAlias = KvEvent  # noqa: Y015
+
+@_typing.final
+class EngineView(_message.Message):
+    """Field for field replicas.engine_view.EngineView. Spans name requests by their place in
+    request_ids, since one request has many of them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
+    NUM_HIDDEN_ROWS_FIELD_NUMBER: _builtins.int
+    CELLS_FIELD_NUMBER: _builtins.int
+    BLOCKS_PER_CELL_FIELD_NUMBER: _builtins.int
+    TTFTS_S_FIELD_NUMBER: _builtins.int
+    TPOTS_S_FIELD_NUMBER: _builtins.int
+    at: _builtins.float
+    num_hidden_rows: _builtins.int
+    cells: _builtins.bytes
+    blocks_per_cell: _builtins.int
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
+    @_builtins.property
+    def ttfts_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def tpots_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        at: _builtins.float = ...,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        spans: _abc.Iterable[Global___Span] | None = ...,
+        num_hidden_rows: _builtins.int = ...,
+        cells: _builtins.bytes = ...,
+        blocks_per_cell: _builtins.int = ...,
+        ttfts_s: _abc.Iterable[_builtins.float] | None = ...,
+        tpots_s: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "blocks_per_cell", b"blocks_per_cell", "cells", b"cells", "num_hidden_rows", b"num_hidden_rows", "request_ids", b"request_ids", "spans", b"spans", "tpots_s", b"tpots_s", "ttfts_s", b"ttfts_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineView: _TypeAlias = EngineView  # noqa: Y015
+
+@_typing.final
+class Span(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANE_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    lane: _builtins.int
+    request: _builtins.int
+    choice: _builtins.int
+    kind: _builtins.int
+    num_tokens: _builtins.int
+    started_at: _builtins.float
+    ended_at: _builtins.float
+    def __init__(
+        self,
+        *,
+        lane: _builtins.int = ...,
+        request: _builtins.int = ...,
+        choice: _builtins.int = ...,
+        kind: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+        started_at: _builtins.float = ...,
+        ended_at: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "ended_at", b"ended_at", "kind", b"kind", "lane", b"lane", "num_tokens", b"num_tokens", "request", b"request", "started_at", b"started_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Span: _TypeAlias = Span  # noqa: Y015
 
 @_typing.final
 class EngineStats(_message.Message):

@@ -82,6 +82,7 @@ async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[S
             heartbeat=lambda: Heartbeat(0.0, False, True, REPORT),
             on_finish_choice=lambda *what: finished.append(what),
             on_gateway_lost=lost.append,
+            on_watch=lambda seconds: None,
         ),
     )
     port = await server.start()
