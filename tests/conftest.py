@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster.config_loading import public_settings, variable
+
 # Settings of the developer's own shell must not reach the code under test.
-for name in [name for name in os.environ if name.startswith("PAGODA_")]:
-    del os.environ[name]
-for name in ("REDIS_URL", "RAY_ADDRESS"):
+for name in ["PAGODA_CONFIG", *(variable(setting) for setting in public_settings())]:
     os.environ.pop(name, None)
 # Tiny tensors on many threads, each spinning for the next one, take five times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
