@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import resource
 import shutil
 import sys
 import time
@@ -27,6 +28,7 @@ from kvstore.redis_store import server_info, without_secrets
 log = logging.getLogger(__name__)
 
 _WATCH_S = 1.0
+_OPEN_FILES = 65536
 
 
 def serve_until_stopped(config: ClusterConfig, environ: Mapping[str, str]) -> int:
@@ -35,6 +37,7 @@ def serve_until_stopped(config: ClusterConfig, environ: Mapping[str, str]) -> in
     SIGTERM or SIGINT ends it in order, at any moment of the start too.
     """
     raise_on_stop_signals()
+    _raise_open_files_limit()
     folder = make_run_folder()
     expected = (ModelNotReady, StoreUnavailable, OSError)
     phases = StartPhases(expected=expected)
@@ -82,6 +85,14 @@ def _start_and_watch(
     while True:
         time.sleep(_WATCH_S)
         service.check()
+
+
+def _raise_open_files_limit() -> None:
+    """Every client is a socket in HAProxy and one in a gateway; 1,024 files are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _store_url(config: ClusterConfig, folder: Path, ends: contextlib.ExitStack) -> str:
