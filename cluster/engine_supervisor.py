@@ -121,6 +121,12 @@ class EngineSupervisor:
         return self._engine is not None
 
     @property
+    def info(self) -> EngineInfo:
+        """What the running core turned out to be; only while `is_ready`."""
+        assert self._engine is not None
+        return self._engine.info
+
+    @property
     def last_step_age_s(self) -> float:
         """Time since the last step, or since work came in if that is shorter."""
         since = self._last_step_at

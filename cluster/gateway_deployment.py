@@ -17,6 +17,8 @@ from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
 from cluster.http_app import GatewayServices, build_http_app
 from cluster.live_feed import LiveFeed
+from cluster.metrics.gateway_metrics import GatewayMetrics
+from cluster.metrics.gateway_reporter import GatewayReporter
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
@@ -48,9 +50,14 @@ class Gateway:
         config = ClusterConfig.from_args(args)
         model = PreparedModel.load(config.engine.model)
         router = RequestRouter(policy_named(config.router.policy))
+        gateway_id = uuid.uuid4().hex
+        metrics = GatewayMetrics(
+            gateway_id=gateway_id,
+            model_name=config.gateway.served_model_name or model.name,
+        )
         self._directory = ReplicaDirectory(
             identity=GatewayIdentity(
-                gateway_id=uuid.uuid4().hex,
+                gateway_id=gateway_id,
                 secret=cluster_secret(os.environ),
                 max_message_bytes=config.replica.max_stream_message_bytes,
             ),
@@ -68,11 +75,13 @@ class Gateway:
         self._live = LiveFeed(
             lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
         )
+        self._reporter = GatewayReporter(metrics, router=router, directory=self._directory)
         self._directory.start()
+        self._reporter.start()
         await follow_replicas(replicas, self._directory)
         sizes = await self._directory.first_announcement()
         services = await asyncio.to_thread(_services, config, model, self._dispatcher, sizes)
-        self._services = replace(services, live=self._live)
+        self._services = replace(services, live=self._live, metrics=metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor."""
@@ -81,7 +90,7 @@ class Gateway:
     async def __del__(self) -> None:
         """Called by Serve when the gateway is to end."""
         # The constructor may have failed before there was anything to close.
-        for part in ("_live", "_dispatcher", "_directory"):
+        for part in ("_live", "_reporter", "_dispatcher", "_directory"):
             if hasattr(self, part):
                 await getattr(self, part).close()
         if hasattr(self, "_services"):

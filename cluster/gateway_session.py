@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from cluster.metrics.metric_report import MetricReport
 from cluster.token_outbox import TokenOutbox
 
 
@@ -11,12 +12,14 @@ class GatewaySession:
 
     A gateway that attaches again while its old stream still seems open takes over from it: the
     old one was broken in a way this side has not noticed.
+    metric_report: what the gateway said last of its own figures.
     """
 
     def __init__(self, gateway_id: str, *, grace_s: float, on_lost: Callable[[str], None]) -> None:
         self.gateway_id = gateway_id
         self.outbox = TokenOutbox()
         self.wake = asyncio.Event()
+        self.metric_report: MetricReport | None = None
         self._grace_s = grace_s
         self._on_lost = on_lost
         self._visit = 0

@@ -52,7 +52,9 @@ def build_http_app(services: GatewayServices) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(RequestIds, new_id=services.new_id)
+    app.add_middleware(
+        RequestIds, new_id=services.new_id, count_response=services.metrics.count_response
+    )
     return app
 
 

@@ -75,6 +75,7 @@ def _identity(config: ClusterConfig) -> ReplicaIdentity:
         replica_id=serve.get_replica_context().replica_id.unique_id,
         role=config.engine.role,
         advertise_host=host,
+        served_name=config.gateway.served_model_name,
     )
 
 

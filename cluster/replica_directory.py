@@ -7,8 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.dispatch import ClusterHealth
+from cluster.metrics.metric_report import MetricReport
 from cluster.replica_announcement import BadAnnouncement, ReplicaAnnouncement
-from cluster.replica_link import GatewayIdentity, LinkEvents, ReplicaLink
+from cluster.replica_link import (
+    GatewayIdentity,
+    LinkEvents,
+    ReplicaLink,
+    StreamBreaks,
+)
 from cluster.stream_codec import PROTOCOL_VERSION, KvEventBatch
 from router.config import RouterConfig
 from router.replica_status import ReplicaState, ReplicaStatus
@@ -17,6 +23,7 @@ from router.request_router import RequestRouter
 log = logging.getLogger(__name__)
 
 KvListener = Callable[[str, KvEventBatch], None]
+MetricListener = Callable[[MetricReport], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,13 @@ class ReplicaDirectory:
         self._router = router
         self._clock = clock
         self._compatibility = compatibility
+        self._metric_listener: MetricListener = _ignore_metric_report
+        self.stream_breaks = StreamBreaks()
         self._events = LinkEvents(
-            on_status=self._on_status, on_kv_events=on_kv_events or _ignore_kv_events
+            on_status=self._on_status,
+            on_kv_events=on_kv_events or _ignore_kv_events,
+            on_metric_report=lambda report: self._metric_listener(report),
+            breaks=self.stream_breaks,
         )
         self._links: dict[str, ReplicaLink] = {}
         self._misfits: dict[str, str] = {}
@@ -90,6 +102,15 @@ class ReplicaDirectory:
     def link(self, replica_id: str) -> ReplicaLink | None:
         """One replica, or None when it is gone."""
         return self._links.get(replica_id)
+
+    def hear_metrics(self, listener: MetricListener) -> None:
+        """Tell `listener` the figures of replicas, and of other gateways, as they arrive."""
+        self._metric_listener = listener
+
+    def send_metric_report(self, report: MetricReport) -> None:
+        """Let every other gateway know this one's figures, by way of the replicas."""
+        for link in self._links.values():
+            link.send_metric_report(report)
 
     def on_replica_set(self, replicas: Mapping[str, Mapping[str, object]]) -> None:
         """The deployment now consists of these replicas, by id, with what each announced."""
@@ -170,6 +191,10 @@ class ReplicaDirectory:
             await asyncio.sleep(self._config.heartbeat_interval_s)
             for link in list(self._links.values()):
                 self._on_status(link.status())
+
+
+def _ignore_metric_report(report: MetricReport) -> None:
+    """Nobody shows figures."""
 
 
 def _ignore_kv_events(replica_id: str, batch: KvEventBatch) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cluster.errors import ReplicaLost
 from cluster.live_codec import join_views
+from cluster.metrics.metric_report import MetricReport
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage
 from cluster.token_feed import NotAccepted, StreamFeed
@@ -27,12 +28,25 @@ class GatewayIdentity:
     max_message_bytes: int = 16 * 1024 * 1024
 
 
+@dataclass(slots=True)
+class StreamBreaks:
+    """Broken streams of one gateway: those that came back without a gap, and those that did not."""
+
+    num_resumed: int = 0
+    num_lost: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Whom a link tells: of every change of status, and of KV events with the replica's id."""
+    """Whom a link tells: of every change of status, of KV events with the replica's id, of figures.
+
+    breaks: where broken streams are counted.
+    """
 
     on_status: Callable[[ReplicaStatus], None]
     on_kv_events: Callable[[str, KvEventBatch], None]
+    on_metric_report: Callable[[MetricReport], None]
+    breaks: StreamBreaks
 
 
 class ReplicaLink:
@@ -54,6 +68,7 @@ class ReplicaLink:
         self._clock = clock
         self._report = EngineReport()
         self._view: EngineView | None = None
+        self._is_broken = False
         self._feeds: dict[tuple[str, int], StreamFeed] = {}
         self._liveness = ReplicaLiveness(
             heartbeat_interval_s=config.heartbeat_interval_s,
@@ -131,6 +146,10 @@ class ReplicaLink:
         """Tell the replica that a stop string ended this choice."""
         self._client.finish_choice(request_id, attempt, choice)
 
+    def send_metric_report(self, report: MetricReport) -> None:
+        """Let the other gateways of that replica know this gateway's figures."""
+        self._client.send_metric_report(report)
+
     def reject(self, request_id: str, attempt: int, reason: str) -> None:
         """Serve could not bring that request to the replica."""
         feed = self._feeds.get((request_id, attempt))
@@ -149,6 +168,9 @@ class ReplicaLink:
 
     def on_open(self) -> None:
         """The stream is up."""
+        if self._is_broken:
+            self._events.breaks.num_resumed += 1
+        self._is_broken = False
         self._liveness.on_open(self._clock())
         self._tell()
 
@@ -175,14 +197,19 @@ class ReplicaLink:
         )
         self._report = heartbeat.report
         self._tell()
+        for report in heartbeat.metric_reports:
+            self._events.on_metric_report(report)
 
     def on_break(self) -> None:
         """The stream broke and may come back."""
+        self._is_broken = True
         self._liveness.on_break()
         self._tell()
 
     def on_lost(self, reason: str) -> None:
         """Whatever was open there is lost."""
+        self._is_broken = False
+        self._events.breaks.num_lost += 1
         self._liveness.on_lost()
         self._report = EngineReport()
         log.warning("replica lost replica=%s open=%d", self.replica_id, len(self._feeds))

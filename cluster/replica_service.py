@@ -4,9 +4,14 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.engine_supervisor import EngineEvents, EngineSupervisor, HealthLimits, StartEngine
+from cluster.metrics.lifetime_totals import LifetimeTotals
+from cluster.metrics.metric_report import MetricReport
+from cluster.metrics.replica_metrics import ReplicaMetrics
 from cluster.open_requests import Acknowledgement, OpenRequests
 from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
 from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat, KvEventBatch
@@ -19,14 +24,20 @@ from router.replica_status import ReplicaRole
 
 log = logging.getLogger(__name__)
 
+METRICS_INTERVAL_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """replica_id: as the deployment knows it. advertise_host: where gateways find this process."""
+    """replica_id: as the deployment knows it. advertise_host: where gateways find this process.
+
+    served_name: what clients call the model; empty for its own name.
+    """
 
     replica_id: str
     role: ReplicaRole
     advertise_host: str
+    served_name: str = ""
 
 
 class ReplicaService:
@@ -34,6 +45,8 @@ class ReplicaService:
 
     A request is a call that stays open until it has ended (DESIGN 2.5): ending the call early
     cancels the request, and the engine frees its blocks within a step.
+
+    on_metrics: told of this replica's figures about once a second; must not block.
     """
 
     def __init__(
@@ -43,8 +56,13 @@ class ReplicaService:
         start_engine: StartEngine,
         binding: StreamBinding,
         limits: HealthLimits,
+        on_metrics: Callable[[MetricReport], None] | None = None,
     ) -> None:
         self._identity = identity
+        self._totals = LifetimeTotals()
+        self._metrics = ReplicaMetrics(replica_id=identity.replica_id, pool=identity.role)
+        self._on_metrics = on_metrics
+        self._metrics_task: asyncio.Task[None] | None = None
         self._requests = OpenRequests()
         self._stats = EngineStats()
         self._kv_number = 0
@@ -77,7 +95,10 @@ class ReplicaService:
     async def start(self) -> None:
         """Start the engine, then listen; returns when requests can be served."""
         self._info = await self._engine.start()
+        self._metrics.describe(self._info, served_name=self._identity.served_name)
         self._port = await self._stream.start()
+        self._metrics.loop_lag.start()
+        self._metrics_task = asyncio.create_task(self._report_metrics(), name="replica metrics")
 
     @property
     def announcement(self) -> ReplicaAnnouncement:
@@ -126,6 +147,7 @@ class ReplicaService:
         self._is_closing = True
         self._stream.publish(self._requests.fail_all(), self._report())
         self._stream.beat()
+        await self._stop_metrics()
         await self._engine.close()
         await self._stream.close("the replica shuts down")
 
@@ -146,6 +168,7 @@ class ReplicaService:
         for output in outputs:
             entries = self._requests.apply(output.entries)
             self._stats = output.stats
+            self._metrics.on_step(output.stats)
             events = self._number_events(output)
             self._stream.publish(entries, self._report(), events, output.view)
         self._note_idle()
@@ -162,12 +185,15 @@ class ReplicaService:
     def _on_core_lost(self, message: str) -> None:
         num_failed = len(self._requests)
         failed = self._requests.fail_all()
+        self._totals.end_core(self._stats)
+        self._metrics.on_core_lost()
         self._stats = EngineStats()
         self._stream.publish(failed, self._report())
         self._stream.beat()
         log.error("requests ended by lost core num=%d message=%s", num_failed, message)
 
     def _on_core_back(self) -> None:
+        self._metrics.describe(self._engine.info, served_name=self._identity.served_name)
         self._stream.beat()
 
     def _on_gateway_lost(self, gateway_id: str) -> None:
@@ -182,8 +208,25 @@ class ReplicaService:
             epoch=self._engine.epoch,
             outstanding_tokens=self._requests.outstanding_tokens,
             num_open_requests=len(self._requests),
-            stats=self._stats,
+            stats=self._totals.over(self._stats),
         )
+
+    async def _report_metrics(self) -> None:
+        while True:
+            report = self._metrics.report(
+                self._report(), num_coalesced_steps=self._stream.num_coalesced_steps
+            )
+            self._stream.publish_metrics(report)
+            if self._on_metrics is not None:
+                self._on_metrics(report)
+            await asyncio.sleep(METRICS_INTERVAL_S)
+
+    async def _stop_metrics(self) -> None:
+        await self._metrics.loop_lag.close()
+        if self._metrics_task is not None:
+            self._metrics_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._metrics_task
 
     def _note_idle(self) -> None:
         if not len(self._requests):

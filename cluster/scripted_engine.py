@@ -182,6 +182,7 @@ class ScriptedEngine:
         request = running.request
         index = running.next_index[choice]
         running.next_index[choice] = index + 1
+        is_first = index == len(request.emitted_token_ids)
         running.first_token_at = running.first_token_at or time.monotonic()
         self._generated_total += 1
         is_last = index + 1 >= request.sampling.max_tokens
@@ -196,7 +197,7 @@ class ScriptedEngine:
                 index=index,
                 token_ids=(token_id,),
                 finish_reason=FinishReason.LENGTH if is_last else None,
-                timeline=self._timeline(running) if is_last else None,
+                timeline=self._timeline(running) if is_first or is_last else None,
             )
         )
         if is_last:
@@ -259,6 +260,7 @@ class ScriptedEngine:
             scheduled_at=running.arrived_at,
             first_token_at=running.first_token_at,
             finished_at=time.monotonic(),
+            received_at=running.arrived_at,
         )
 
     def _snapshot(self) -> EngineStats:
@@ -308,4 +310,5 @@ def _info(script: EngineScript, config: EngineConfig) -> EngineInfo:
         block_bytes=0,
         max_model_len=config.scheduler.max_model_len,
         max_num_seqs=config.scheduler.max_num_seqs,
+        phases=(("start", script.start_s),),
     )

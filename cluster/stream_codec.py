@@ -3,6 +3,11 @@
 from dataclasses import dataclass, fields
 
 from cluster.live_codec import decode_view, encode_view
+from cluster.metrics.metric_report import (
+    MetricReport,
+    decode_metric_report,
+    encode_metric_report,
+)
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
@@ -36,7 +41,7 @@ _FINISH_FROM_WIRE = {number: reason for reason, number in _FINISH_TO_WIRE.items(
 class EngineReport:
     """What a replica says of itself with every step and heartbeat.
 
-    epoch: counts its engine cores; totals in `stats` start again with each.
+    epoch: counts its engine cores, from 1; totals in `stats` go on from one to the next.
     outstanding_tokens: prompt and output tokens still to be computed for its open requests.
     """
 
@@ -57,12 +62,16 @@ class KvEventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A replica's sign of life: ages in seconds, at the moment of sending."""
+    """A replica's sign of life: ages in seconds, at the moment of sending.
+
+    metric_reports: what is new of the replica's own figures and of the other gateways'.
+    """
 
     last_step_age_s: float
     has_work: bool
     is_accepting: bool
     report: EngineReport
+    metric_reports: tuple[MetricReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,8 @@ def encode_entry(entry: TokenEntry) -> wire.Entry:
                 scheduled_at=entry.timeline.scheduled_at,
                 first_token_at=entry.timeline.first_token_at,
                 finished_at=entry.timeline.finished_at,
+                received_at=entry.timeline.received_at,
+                num_preemptions=entry.timeline.num_preemptions,
             )
         )
     return message
@@ -154,6 +165,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> wire.ReplicaMessage:
             has_work=heartbeat.has_work,
             is_accepting=heartbeat.is_accepting,
             status=encode_report(heartbeat.report),
+            metric_reports=[encode_metric_report(one) for one in heartbeat.metric_reports],
         )
     )
 
@@ -165,6 +177,11 @@ def decode_heartbeat(message: wire.Heartbeat) -> Heartbeat:
         has_work=message.has_work,
         is_accepting=message.is_accepting,
         report=decode_report(message.status),
+        metric_reports=tuple(
+            report
+            for one in message.metric_reports
+            if (report := decode_metric_report(one)) is not None
+        ),
     )
 
 
@@ -238,4 +255,6 @@ def _decode_timeline(message: wire.Timeline) -> Timeline:
         scheduled_at=message.scheduled_at if message.HasField("scheduled_at") else None,
         first_token_at=message.first_token_at if message.HasField("first_token_at") else None,
         finished_at=message.finished_at if message.HasField("finished_at") else None,
+        received_at=message.received_at if message.HasField("received_at") else None,
+        num_preemptions=message.num_preemptions,
     )

@@ -8,8 +8,10 @@ back goes on where it stopped.
 """
 
 from collections import deque
+from dataclasses import replace
 
 from cluster.live_codec import join_views
+from cluster.metrics.metric_report import MetricReport
 from cluster.stream_codec import (
     EngineReport,
     Heartbeat,
@@ -26,6 +28,8 @@ MAX_REPLAY_BYTES = 8 * 1024 * 1024
 MAX_KV_EVENTS = 4096
 # At most some 3 MB on the wire, well below the streams' limit however much has waited.
 MAX_MESSAGE_TOKENS = 1_000_000
+# At most some 4 MB on the wire.
+MAX_MESSAGE_REPORTS = 16
 
 _ChoiceKey = tuple[str, int, int]
 
@@ -51,6 +55,7 @@ class TokenOutbox:
         self._num_kv_events = 0
         self._view: EngineView | None = None
         self._heartbeat: Heartbeat | None = None
+        self._metric_reports: dict[str, MetricReport] = {}
         self._sequence = 0
         self._sent: deque[tuple[int, bytes]] = deque()
         self._sent_bytes = 0
@@ -82,6 +87,10 @@ class TokenOutbox:
         """Say that the replica lives; replaces a heartbeat that was not taken."""
         self._heartbeat = heartbeat
 
+    def add_metric_report(self, report: MetricReport) -> None:
+        """Let the next heartbeats carry a process's figures; replaces older ones of its."""
+        self._metric_reports[report.source] = report
+
     def take(self) -> bytes | None:
         """The next message to send, serialised; None when there is nothing to say."""
         if self._again:
@@ -89,9 +98,9 @@ class TokenOutbox:
         if self._report is not None:
             return self._take_step(self._report)
         if self._heartbeat is not None:
-            message = encode_heartbeat(self._heartbeat).SerializeToString()
+            heartbeat = replace(self._heartbeat, metric_reports=self._take_metric_reports())
             self._heartbeat = None
-            return message
+            return encode_heartbeat(heartbeat).SerializeToString()
         return None
 
     def rewind(self, last_sequence: int) -> bool:
@@ -134,6 +143,10 @@ class TokenOutbox:
                 break
             taken.append(self._entries.pop(key))
         return tuple(taken)
+
+    def _take_metric_reports(self) -> tuple[MetricReport, ...]:
+        sources = list(self._metric_reports)[:MAX_MESSAGE_REPORTS]
+        return tuple(self._metric_reports.pop(source) for source in sources)
 
     def _keep(self, message: bytes) -> None:
         self._sent.append((self._sequence, message))

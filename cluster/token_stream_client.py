@@ -14,6 +14,7 @@ from typing import Protocol
 
 import grpc
 
+from cluster.metrics.metric_report import MetricReport, encode_metric_report
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.02
 LAST_RETRY_S = 1.0
+# Messages that wait for a replica which reads slowly; figures are not added to more.
+MAX_WAITING_FOR_REPORT = 16
 FIRST_WELCOME_TIMEOUT_S = 5.0
 
 
@@ -101,6 +104,13 @@ class TokenStreamClient:
         """Ask for views for so long from now on; not kept for later while the stream is down."""
         if self._is_up:
             self._outgoing.put_nowait(wire.GatewayMessage(watch=wire.Watch(seconds=seconds)))
+
+    def send_metric_report(self, report: MetricReport) -> None:
+        """Hand this gateway's figures to the replica, if it listens; the next ones follow soon."""
+        if self._is_up and self._outgoing.qsize() < MAX_WAITING_FOR_REPORT:
+            self._outgoing.put_nowait(
+                wire.GatewayMessage(metric_report=encode_metric_report(report))
+            )
 
     async def close(self) -> None:
         """Detach for good; the listener hears nothing more."""

@@ -15,6 +15,11 @@ from dataclasses import dataclass
 import grpc
 
 from cluster.gateway_session import GatewaySession
+from cluster.metrics.metric_report import (
+    MAX_REPORT_BYTES,
+    MetricReport,
+    decode_metric_report,
+)
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
@@ -87,6 +92,8 @@ class TokenStreamServer:
         self._binding = binding
         self._callbacks = callbacks
         self._sessions: dict[str, GatewaySession] = {}
+        self._own_metrics: MetricReport | None = None
+        self._num_coalesced_before = 0
         self._goodbye: str | None = None
         self._server: grpc.aio.Server | None = None
         self._beats: asyncio.Task[None] | None = None
@@ -133,6 +140,18 @@ class TokenStreamServer:
             seen = view if view is not None and session.is_watching else None
             session.outbox.add_step(own, report, kv, seen)
             session.wake.set()
+
+    @property
+    def num_coalesced_steps(self) -> int:
+        """Steps that were joined with one that a gateway had not taken yet."""
+        now = sum(session.outbox.num_coalesced_steps for session in self._sessions.values())
+        return self._num_coalesced_before + now
+
+    def publish_metrics(self, report: MetricReport) -> None:
+        """Let every gateway have this replica's figures with its next heartbeat."""
+        self._own_metrics = report
+        for session in self._sessions.values():
+            session.outbox.add_metric_report(report)
 
     def beat(self) -> None:
         """Send every gateway a heartbeat now: the replica's state has just changed."""
@@ -209,15 +228,39 @@ class TokenStreamServer:
         session = GatewaySession(
             hello.gateway_id, grace_s=self._binding.gateway_grace_s, on_lost=self._lose
         )
+        self._bring_up_to_date(session)
         self._sessions[hello.gateway_id] = session
         return session, False
+
+    def _bring_up_to_date(self, session: GatewaySession) -> None:
+        known = (self._own_metrics, *(other.metric_report for other in self._sessions.values()))
+        for report in known:
+            if report is not None:
+                session.outbox.add_metric_report(report)
 
     def _lose(self, gateway_id: str) -> None:
         session = self._sessions.pop(gateway_id, None)
         if session is not None:
+            self._num_coalesced_before += session.outbox.num_coalesced_steps
             session.close()
             log.info("gateway lost gateway=%s", gateway_id)
             self._callbacks.on_gateway_lost(gateway_id)
+
+    def _pass_on(self, session: GatewaySession, message: wire.MetricReport) -> None:
+        """A gateway's own figures are shown by the others too: any of them may be scraped."""
+        size_bytes = message.ByteSize()
+        if size_bytes > MAX_REPORT_BYTES:
+            log.warning("metric report dropped gateway=%s bytes=%d", session.gateway_id, size_bytes)
+            return
+        report = decode_metric_report(message)
+        # Nobody may speak for another gateway, or for a replica.
+        if report is None or (report.origin, report.source) != ("gateway", session.gateway_id):
+            log.warning("metric report not understood gateway=%s", session.gateway_id)
+            return
+        session.metric_report = report
+        for other in self._sessions.values():
+            if other is not session:
+                other.outbox.add_metric_report(report)
 
     def _welcome(self, resumed: bool) -> bytes:
         return wire.ReplicaMessage(
@@ -255,6 +298,8 @@ class TokenStreamServer:
             elif kind == "finish_choice":
                 finish = message.finish_choice
                 self._callbacks.on_finish_choice(finish.request_id, finish.attempt, finish.choice)
+            elif kind == "metric_report":
+                self._pass_on(session, message.metric_report)
 
     def _watch(self, session: GatewaySession, seconds: float) -> None:
         bounded_s = min(max(seconds, 0.0), MAX_WATCH_S)

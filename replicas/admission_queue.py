@@ -36,18 +36,28 @@ class AdmissionQueue:
         return self._num_tokens
 
     def admit(
-        self, request: EngineRequest, *, now: float, tokens_per_s: float
+        self,
+        request: EngineRequest,
+        *,
+        now: float,
+        tokens_per_s: float,
+        received_at: float | None = None,
     ) -> list[RequestState] | Refusal:
         """Its choices, which now wait; or why not.
 
         tokens_per_s: how fast the engine has been working, for the time to retry after.
+        received_at: when the request came in, if that was before the step boundary `now`.
         """
         refusal = self._why_not(request, tokens_per_s)
         if refusal is not None:
             return refusal
         choices = [
             RequestState(
-                request, choice=choice, arrived_at=now, max_model_len=self._config.max_model_len
+                request,
+                choice=choice,
+                arrived_at=now,
+                max_model_len=self._config.max_model_len,
+                received_at=now if received_at is None else received_at,
             )
             for choice in range(request.num_choices)
         ]

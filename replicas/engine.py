@@ -57,7 +57,7 @@ class Engine:
         clock: Callable[[], float],
         end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self.inbox = Inbox()
+        self.inbox = Inbox(clock)
         self.config = config
         self._clock = clock
         self._end_token_ids = end_token_ids
@@ -131,11 +131,11 @@ class Engine:
 
     # Admit.
 
-    def _admit(self, commands: list[Command], now: float) -> None:
-        for command in commands:
+    def _admit(self, commands: list[tuple[float, Command]], now: float) -> None:
+        for received_at, command in commands:
             match command:
                 case Submit(request):
-                    self._submit(request, now)
+                    self._submit(request, now, received_at)
                 case Cancel(request_id, attempt):
                     self._end_choices(request_id, attempt, FinishReason.CANCELLED, now)
                 case FinishChoice(request_id, attempt, choice):
@@ -149,7 +149,7 @@ class Engine:
         for state in self._queue.expired(now):
             self._expire(state, now)
 
-    def _submit(self, request: EngineRequest, now: float) -> None:
+    def _submit(self, request: EngineRequest, now: float, received_at: float) -> None:
         known = self._live.get(request.request_id)
         if known is not None and known.request.attempt >= request.attempt:
             log.warning("request repeated id=%s attempt=%d", request.request_id, request.attempt)
@@ -160,7 +160,9 @@ class Engine:
             )
         if not self.config.enable_prefix_caching:
             request = _with_private_root(request)
-        answer = self._queue.admit(request, now=now, tokens_per_s=self._tokens_per_s)
+        answer = self._queue.admit(
+            request, now=now, tokens_per_s=self._tokens_per_s, received_at=received_at
+        )
         if isinstance(answer, Refusal):
             self._scheduler.totals.count_end(FinishReason.REFUSED)
             self._stream.refused(request, answer)

@@ -1,7 +1,9 @@
 """What can be asked of a running engine, and the inbox in which it waits for the next step."""
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from replicas.request import EngineRequest
@@ -47,19 +49,23 @@ Command = Submit | Cancel | FinishChoice | ClearCache | Watch
 
 
 class Inbox:
-    """Commands from any thread, taken by the engine at step boundaries."""
+    """Commands from any thread, taken by the engine at step boundaries.
 
-    def __init__(self) -> None:
-        self._commands: deque[Command] = deque()
+    clock: monotonic seconds; every command bears the moment at which it came in.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._commands: deque[tuple[float, Command]] = deque()
         self._filled = threading.Event()
 
     def put(self, command: Command) -> None:
         """Leave a command; never blocks."""
-        self._commands.append(command)
+        self._commands.append((self._clock(), command))
         self._filled.set()
 
-    def drain(self) -> list[Command]:
-        """Everything that has arrived, in order."""
+    def drain(self) -> list[tuple[float, Command]]:
+        """Everything that has come in, in order, and when."""
         self._filled.clear()
         commands = []
         while self._commands:

@@ -120,14 +120,18 @@ class EngineRequest:
 class Timeline:
     """When things happened to one choice, in seconds of the engine's monotonic clock.
 
-    TTFT inside the engine is first_token_at - arrived_at; it splits into queueing (until
-    scheduled_at) and prefill (lecture 10, 10.6).
+    received_at: when it came in, while a step was perhaps under way. arrived_at: the step boundary
+    at which it was admitted. TTFT inside the engine is first_token_at - received_at; it splits into
+    scheduling delay (until arrived_at), queueing (until scheduled_at) and prefill (lecture 10,
+    10.6). num_preemptions: how often its blocks were taken so far.
     """
 
     arrived_at: float
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finished_at: float | None = None
+    received_at: float | None = None
+    num_preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ class TokenEntry:
     finish_reason and refusal says that the request was admitted to the waiting line.
     stop_token_id: the end token that was sampled, when finish_reason is STOP (it is not in
     token_ids). num_cached_tokens: prompt tokens that were found computed, with the first token.
-    timeline: with the last entry of a choice.
+    timeline: with the first token of a choice and with its last entry.
     """
 
     request_id: str

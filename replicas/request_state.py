@@ -9,6 +9,7 @@ preemption and adoption of an earlier attempt are the same thing.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kvstore.block_hash import block_hashes
 from replicas.request import EngineRequest, FinishReason, SamplingParams, Timeline
@@ -50,7 +51,13 @@ class RequestState:
     )
 
     def __init__(
-        self, origin: EngineRequest, *, choice: int, arrived_at: float, max_model_len: int
+        self,
+        origin: EngineRequest,
+        *,
+        choice: int,
+        arrived_at: float,
+        max_model_len: int,
+        received_at: float | None = None,
     ) -> None:
         self.origin = origin
         self.choice = choice
@@ -71,7 +78,7 @@ class RequestState:
         self.pending_since: float | None = None
         self.slot: int | None = None
         self.finish_reason: FinishReason | None = None
-        self._timeline = Timeline(arrived_at)
+        self._timeline = Timeline(arrived_at, received_at=received_at)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -107,18 +114,15 @@ class RequestState:
     @property
     def timeline(self) -> Timeline:
         """When things happened to it so far."""
+        if self._timeline.num_preemptions != self.num_preemptions:
+            self._timeline = replace(self._timeline, num_preemptions=self.num_preemptions)
         return self._timeline
 
     def mark(self, **moments: float) -> None:
         """Record moments of its life, each the first time only."""
-        known = {
-            name: getattr(self._timeline, name)
-            for name in ("scheduled_at", "first_token_at", "finished_at")
-        }
         for name, moment in moments.items():
-            if known[name] is None:
-                known[name] = moment
-        self._timeline = Timeline(self._timeline.arrived_at, **known)
+            if getattr(self._timeline, name) is None:
+                self._timeline = replace(self._timeline, **{name: moment})  # type: ignore[arg-type]
 
     def full_block_names(self, block_size: int, num_tokens: int) -> Sequence[bytes]:
         """Names of the full blocks among the first `num_tokens` known tokens."""

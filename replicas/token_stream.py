@@ -46,6 +46,7 @@ class TokenStream:
     def token(self, request: RequestState, token_id: int, end: FinishReason | None) -> None:
         """A choice has one token more; an end token ends it and is not part of its text."""
         is_stop = end is FinishReason.STOP
+        is_first = request.num_output_tokens == 1
         index = request.num_streamed
         if not is_stop:
             request.num_streamed += 1
@@ -59,7 +60,7 @@ class TokenStream:
                 finish_reason=end,
                 stop_token_id=token_id if is_stop else None,
                 num_cached_tokens=request.num_cached_tokens,
-                timeline=request.timeline if end is not None else None,
+                timeline=request.timeline if is_first or end is not None else None,
             )
         )
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from cluster.errors import DispatchError
+from cluster.metrics.call_meter import CallMeter
 from cluster.openai.api_error import ApiError, from_dispatch_error, internal_error
 from cluster.openai.generation import Generation
 
@@ -24,7 +25,7 @@ class Patience:
     max_silence_s: float
 
 
-class ClientLeft(Exception):
+class ClientLeft(ConnectionError):
     """The connection is gone: nobody is there to be told anything."""
 
 
@@ -79,12 +80,14 @@ class GenerationAnswer(Response):
         *,
         request_id: str,
         patience: Patience,
+        meter: CallMeter,
     ) -> None:
         super().__init__()
         self._generation = generation
         self._writer = writer
         self._request_id = request_id
         self._patience = patience
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; returns when everything is sent, or the client has left."""
@@ -113,6 +116,7 @@ class GenerationAnswer(Response):
                 return None
             silent_s = silent_s + tick_s if news == self._news(send) else 0.0
             if silent_s >= self._patience.max_silence_s:
+                self._meter.was_given_up = True
                 log.warning("generation silent id=%s silent_s=%.0f", self._request_id, silent_s)
                 return silent_s
             # A client that takes nothing would hold up this watch, too.
@@ -125,8 +129,9 @@ class GenerationAnswer(Response):
 
     async def _run(self, send: WatchedSend) -> None:
         try:
-            async with self._generation:
-                await self._writer.write(self._generation, send)
+            with self._meter:
+                async with self._generation:
+                    await self._writer.write(self._generation, send)
         except ClientLeft:
             log.info("generation left id=%s", self._request_id)
         except asyncio.CancelledError:

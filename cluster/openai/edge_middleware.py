@@ -26,12 +26,20 @@ class RequestIds:
     """Keeps the caller's X-Request-Id, or makes one up, and sends it back.
 
     Routes read it from `request.state.request_id`, and may replace it there. A fault that no
-    route answered becomes a 500 with a body, and a log line with the id.
+    route answered becomes a 500 with a body, and a log line with the id. count_response: told the
+    status of every answer.
     """
 
-    def __init__(self, app: ASGIApp, *, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        new_id: Callable[[], str],
+        count_response: Callable[[int], None],
+    ) -> None:
         self._app = app
         self._new_id = new_id
+        self._count_response = count_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; anything but HTTP passes through."""
@@ -47,6 +55,7 @@ class RequestIds:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
+                self._count_response(message["status"])
                 message = {**message, "headers": list(message.get("headers", []))}
                 MutableHeaders(scope=message)["x-request-id"] = state["request_id"]
             await send(message)

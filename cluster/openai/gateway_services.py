@@ -3,11 +3,12 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.config import GatewayConfig
 from cluster.dispatch import Dispatcher
 from cluster.live_feed import LiveFeed
+from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
 from replicas.models.prepared_model import PreparedModel
@@ -20,6 +21,7 @@ class GatewayServices:
     max_model_len: most tokens of prompt and output together that the replicas allow.
     block_size, num_blocks: the smallest replica's KV cache, in tokens per block and in blocks.
     live: what the page watches; None where there is no cluster to watch.
+    metrics: what is observed here and heard from the other processes.
     clock: Unix seconds. random_bits: that many random bits, for seeds and ids.
     """
 
@@ -33,6 +35,7 @@ class GatewayServices:
     num_blocks: int
     version: str
     live: LiveFeed | None = None
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     clock: Callable[[], float] = time.time
     random_bits: Callable[[int], int] = secrets.randbits
 

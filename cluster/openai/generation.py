@@ -9,6 +9,7 @@ from types import TracebackType
 
 from cluster.dispatch import Dispatcher, TokenFeed
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
+from cluster.metrics.call_meter import CallMeter
 from cluster.openai.choice_text import ChoiceEnd, ChoiceText, TextRules
 from cluster.text.detokenizer import IncrementalDetokenizer
 from replicas.request import EngineRequest, TokenEntry
@@ -51,7 +52,7 @@ class Generation:
 
     Entering raises RequestRefused, NoReplica or ReplicaLost, and NoReplica too when admission
     takes longer than `admission_timeout_s`. new_detokenizer: makes one for a choice, given the
-    token ids of its prompt.
+    token ids of its prompt. meter: what times the call.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class Generation:
         dispatcher: Dispatcher,
         new_detokenizer: Callable[[Sequence[int]], IncrementalDetokenizer],
         admission_timeout_s: float,
+        meter: CallMeter,
     ) -> None:
         self.plan = plan
         self._dispatcher = dispatcher
         self._admission_timeout_s = admission_timeout_s
+        self._meter = meter
         self._choices = [
             ChoiceText(new_detokenizer(request.prompt_token_ids), plan.rules)
             for request in plan.requests
@@ -101,6 +104,7 @@ class Generation:
         if not all(_has_opened(task) for task in opening):
             raise await self._withdraw(opening)
         self._feeds = [task.result() for task in opening]
+        self._meter.note_admitted()
         return self
 
     async def _withdraw(self, opening: Sequence["asyncio.Task[TokenFeed]"]) -> BaseException:
@@ -147,7 +151,9 @@ class Generation:
                 if choice.end is not None or not (entry.token_ids or entry.finish_reason):
                     continue
                 text, end = choice.push(entry)
+                self._meter.note_entry(index, entry, choice.num_tokens)
                 if end is not None:
+                    self._meter.note_end(index, end.finish_reason)
                     num_running -= 1
                     if entry.finish_reason is None:
                         self._feeds[prompt].finish_choice(entry.choice)

@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 
+from cluster.metrics.call_meter import CallMeter
 from cluster.openai.answer import AnswerWriter, GenerationAnswer, Patience
 from cluster.openai.answer_writers import StreamWriter, WholeWriter, chat_body, completion_body
 from cluster.openai.chat_request import ChatRequest
@@ -68,6 +69,7 @@ class OpenAIRoutes:
         )
         add("/health", self.health, methods=["GET"], response_model=HealthReport)
         add("/version", self.version, methods=["GET"], response_model=VersionReport)
+        add("/metrics", self.metrics, methods=["GET"], response_class=PlainTextResponse)
         return router
 
     async def list_models(self) -> Response:
@@ -94,11 +96,19 @@ class OpenAIRoutes:
         """The version of this server."""
         return _json(VersionReport(self._services.version))
 
+    async def metrics(self, request: Request) -> Response:
+        """The whole cluster's figures, in Prometheus's text format or OpenMetrics."""
+        accept = request.headers.get("accept", "")
+        body, content_type = await self._services.metrics.scrape(accept)
+        return Response(body, headers={"Content-Type": content_type})
+
     async def complete(self, request: Request) -> Response:
         """Continue prompts."""
+        arrived_at = self._services.metrics.clock()
         parsed = parse_completion_request(await self._read(request))
         identity = self._identity("cmpl-", request, parsed)
         plan = await self._planner.plan_completion(parsed, response_id=identity.id)
+        meter = self._services.metrics.meter(plan.requests, arrived_at=arrived_at)
         writer: AnswerWriter = WholeWriter(identity, completion_body)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
@@ -106,13 +116,15 @@ class OpenAIRoutes:
                 identity, num_choices=plan.num_choices, has_usage=options.include_usage
             )
             writer = _stream_writer(frames, options)
-        return self._answer(parsed, plan, writer)
+        return self._answer(parsed, plan, writer, meter)
 
     async def chat(self, request: Request) -> Response:
         """Reply to a conversation."""
+        arrived_at = self._services.metrics.clock()
         parsed = parse_chat_request(await self._read(request))
         identity = self._identity("chatcmpl-", request, parsed)
         plan = await self._planner.plan_chat(parsed, response_id=identity.id)
+        meter = self._services.metrics.meter(plan.requests, arrived_at=arrived_at)
         writer: AnswerWriter = WholeWriter(identity, chat_body)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
@@ -120,7 +132,7 @@ class OpenAIRoutes:
                 identity, num_choices=plan.num_choices, has_usage=options.include_usage
             )
             writer = _stream_writer(frames, options)
-        return self._answer(parsed, plan, writer)
+        return self._answer(parsed, plan, writer, meter)
 
     async def _read(self, request: Request) -> dict[str, Any]:
         config = self._services.config
@@ -140,7 +152,11 @@ class OpenAIRoutes:
         )
 
     def _answer(
-        self, parsed: SamplingFields, plan: GenerationPlan, writer: AnswerWriter
+        self,
+        parsed: SamplingFields,
+        plan: GenerationPlan,
+        writer: AnswerWriter,
+        meter: CallMeter,
     ) -> GenerationAnswer:
         services = self._services
 
@@ -156,12 +172,14 @@ class OpenAIRoutes:
             dispatcher=services.dispatcher,
             new_detokenizer=new_detokenizer,
             admission_timeout_s=services.config.admission_timeout_s,
+            meter=meter,
         )
         return GenerationAnswer(
             generation,
             writer,
             request_id=plan.requests[0].request_id,
             patience=self._patience,
+            meter=meter,
         )
 
     def _card(self) -> ModelCard:

@@ -56,11 +56,14 @@ class GatewayMessage(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     FINISH_CHOICE_FIELD_NUMBER: _builtins.int
+    METRIC_REPORT_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def finish_choice(self) -> Global___FinishChoice: ...
+    @_builtins.property
+    def metric_report(self) -> Global___MetricReport: ...
     @_builtins.property
     def watch(self) -> Global___Watch: ...
     def __init__(
@@ -68,13 +71,14 @@ class GatewayMessage(_message.Message):
         *,
         hello: Global___Hello | None = ...,
         finish_choice: Global___FinishChoice | None = ...,
+        metric_report: Global___MetricReport | None = ...,
         watch: Global___Watch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "watch"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -273,7 +277,7 @@ class Status(_message.Message):
     NUM_OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Counts the engine cores of this replica: totals in `stats` start again with each."""
+    """Counts the engine cores of this replica; totals in `stats` go on from one to the next."""
     outstanding_tokens: _builtins.int
     num_open_requests: _builtins.int
     @_builtins.property
@@ -304,12 +308,17 @@ class Heartbeat(_message.Message):
     HAS_WORK_FIELD_NUMBER: _builtins.int
     IS_ACCEPTING_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    METRIC_REPORTS_FIELD_NUMBER: _builtins.int
     last_step_age_s: _builtins.float
     has_work: _builtins.bool
     is_accepting: _builtins.bool
     """False while the engine core is being replaced or the replica shuts down."""
     @_builtins.property
     def status(self) -> Global___Status: ...
+    @_builtins.property
+    def metric_reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricReport]:
+        """What is new of the replica's own figures and of the other gateways'."""
+
     def __init__(
         self,
         *,
@@ -317,10 +326,11 @@ class Heartbeat(_message.Message):
         has_work: _builtins.bool = ...,
         is_accepting: _builtins.bool = ...,
         status: Global___Status | None = ...,
+        metric_reports: _abc.Iterable[Global___MetricReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_work", b"has_work", "is_accepting", b"is_accepting", "last_step_age_s", b"last_step_age_s", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_work", b"has_work", "is_accepting", b"is_accepting", "last_step_age_s", b"last_step_age_s", "metric_reports", b"metric_reports", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -435,10 +445,14 @@ class Timeline(_message.Message):
     SCHEDULED_AT_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
+    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     arrived_at: _builtins.float
     scheduled_at: _builtins.float
     first_token_at: _builtins.float
     finished_at: _builtins.float
+    received_at: _builtins.float
+    num_preemptions: _builtins.int
     def __init__(
         self,
         *,
@@ -446,21 +460,27 @@ class Timeline(_message.Message):
         scheduled_at: _builtins.float | None = ...,
         first_token_at: _builtins.float | None = ...,
         finished_at: _builtins.float | None = ...,
+        received_at: _builtins.float | None = ...,
+        num_preemptions: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_first_token_at", b"_first_token_at", "_scheduled_at", b"_scheduled_at", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "scheduled_at", b"scheduled_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_first_token_at", b"_first_token_at", "_received_at", b"_received_at", "_scheduled_at", b"_scheduled_at", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "received_at", b"received_at", "scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_first_token_at", b"_first_token_at", "_scheduled_at", b"_scheduled_at", "arrived_at", b"arrived_at", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "scheduled_at", b"scheduled_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_first_token_at", b"_first_token_at", "_received_at", b"_received_at", "_scheduled_at", b"_scheduled_at", "arrived_at", b"arrived_at", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "num_preemptions", b"num_preemptions", "received_at", b"received_at", "scheduled_at", b"scheduled_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__finished_at: _TypeAlias = _typing.Literal["finished_at"]  # noqa: Y015
     _WhichOneofArgType__finished_at: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at"]  # noqa: Y015
     _WhichOneofReturnType__first_token_at: _TypeAlias = _typing.Literal["first_token_at"]  # noqa: Y015
     _WhichOneofArgType__first_token_at: _TypeAlias = _typing.Literal["_first_token_at", b"_first_token_at"]  # noqa: Y015
+    _WhichOneofReturnType__received_at: _TypeAlias = _typing.Literal["received_at"]  # noqa: Y015
+    _WhichOneofArgType__received_at: _TypeAlias = _typing.Literal["_received_at", b"_received_at"]  # noqa: Y015
     _WhichOneofReturnType__scheduled_at: _TypeAlias = _typing.Literal["scheduled_at"]  # noqa: Y015
     _WhichOneofArgType__scheduled_at: _TypeAlias = _typing.Literal["_scheduled_at", b"_scheduled_at"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__finished_at) -> _WhichOneofReturnType__finished_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_at) -> _WhichOneofReturnType__first_token_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_at) -> _WhichOneofReturnType__received_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__scheduled_at) -> _WhichOneofReturnType__scheduled_at | None: ...
 
@@ -717,3 +737,67 @@ class EngineStats(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineStats: _TypeAlias = EngineStats  # noqa: Y015
+
+@_typing.final
+class MetricReport(_message.Message):
+    """Every figure of one process: see cluster.metrics.metric_report.MetricReport. A gateway sends its
+    own about once a second to every replica, which passes it on to the other gateways.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
+    origin: _builtins.str
+    number: _builtins.int
+    @_builtins.property
+    def identity(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def series(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricSeries]: ...
+    def __init__(
+        self,
+        *,
+        origin: _builtins.str = ...,
+        identity: _abc.Iterable[_builtins.str] | None = ...,
+        number: _builtins.int = ...,
+        series: _abc.Iterable[Global___MetricSeries] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "number", b"number", "origin", b"origin", "series", b"series"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricReport: _TypeAlias = MetricReport  # noqa: Y015
+
+@_typing.final
+class MetricSeries(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    BUCKET_COUNTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.float
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def bucket_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        value: _builtins.float = ...,
+        bucket_counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_counts", b"bucket_counts", "labels", b"labels", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricSeries: _TypeAlias = MetricSeries  # noqa: Y015

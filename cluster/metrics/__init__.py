@@ -1,0 +1,1 @@
+"""What the cluster counts and times, from the step of an engine to the text that is scraped."""

@@ -1,0 +1,71 @@
+"""Once a second, gathers a gateway's figures and lets every other gateway have them."""
+
+import asyncio
+from contextlib import suppress
+
+from cluster.metrics.gateway_metrics import GatewayMetrics
+from cluster.metrics.loop_lag import LoopLag
+from cluster.replica_directory import ReplicaDirectory
+from router.replica_status import ReplicaState
+from router.request_router import RequestRouter
+
+REPORT_INTERVAL_S = 1.0
+_SHOWN_STATES = tuple(state for state in ReplicaState if state is not ReplicaState.GONE)
+
+
+class GatewayReporter:
+    """Reads what router and directory count themselves, so that nobody there counts twice."""
+
+    def __init__(
+        self,
+        metrics: GatewayMetrics,
+        *,
+        router: RequestRouter,
+        directory: ReplicaDirectory,
+        interval_s: float = REPORT_INTERVAL_S,
+    ) -> None:
+        self._metrics = metrics
+        self._router = router
+        self._directory = directory
+        self._interval_s = interval_s
+        self._lag = LoopLag(
+            metrics.figures.histogram("pagoda:gateway_loop_lag_seconds"), clock=metrics.clock
+        )
+        self._task: asyncio.Task[None] | None = None
+        directory.hear_metrics(metrics.take)
+
+    def start(self) -> None:
+        """Report in the background."""
+        self._lag.start()
+        self._task = asyncio.create_task(self._report_on(), name="gateway metrics")
+
+    async def close(self) -> None:
+        """Stop reporting."""
+        await self._lag.close()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def report(self) -> None:
+        """Gather and send now."""
+        figures, breaks = self._metrics.figures, self._directory.stream_breaks
+        for reason, count in self._router.decisions.items():
+            figures.counter("pagoda:router_decisions", reason).advance_to(count)
+        figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
+        figures.counter("pagoda:token_stream_losses").advance_to(breaks.num_lost)
+        statuses = [(link.status(), link.stuck_s()) for link in self._directory.links.values()]
+        self._metrics.set_replicas(
+            {
+                (status.replica_id, status.role, state): float(status.state is state)
+                for status, _ in statuses
+                for state in _SHOWN_STATES
+            },
+            {(status.replica_id, status.role): stuck_s for status, stuck_s in statuses},
+        )
+        self._directory.send_metric_report(self._metrics.publish())
+
+    async def _report_on(self) -> None:
+        while True:
+            self.report()
+            await asyncio.sleep(self._interval_s)
