@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from replicas.assembly import build_engine
+from replicas.bench.busy_parent import measure_busy_parent
 from replicas.bench.measure import Run, run_workload
 from replicas.bench.report import WorkloadResult, figures_of, save, static_figures, table
 from replicas.bench.static_baseline import continuous_steps, run_static, static_steps
@@ -39,7 +40,7 @@ def main() -> int:
         engine, read_workload(folder / WARM_UP, model, scale=1.0), root_of(model, info.block_size)
     )
     results = []
-    for name in options.only or FILES:
+    for name in () if options.no_workloads else options.only or FILES:
         requests = read_workload(folder / FILES[name], model, scale=options.scale)
         passes = [
             _pass(engine, info, name, requests, root_of(model, info.block_size), options)
@@ -48,11 +49,17 @@ def main() -> int:
         results.append(WorkloadResult(name, tuple(passes)))
         print(table(results[-1:]), flush=True)
     engine.close()
-    print("\n" + table(results))
+    if results:
+        print("\n" + table(results))
+    if options.busy_parent:
+        requests = read_workload(folder / FILES["W1"], model, scale=1.0)[:BATCH_CAP]
+        times = measure_busy_parent(config, requests, root_of(model, info.block_size))
+        print("\n" + times.table())
     if options.split:
         print("\n" + split_table(model, config))
-    save(Path(options.output), _machine(info), results)
-    print(f"\nsaved to {options.output}")
+    if results:
+        save(Path(options.output), _machine(info), results)
+        print(f"\nsaved to {options.output}")
     return 0
 
 
@@ -118,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--no-async-scheduling", action="store_true")
     parser.add_argument("--no-static", action="store_true", help="leave the static baseline out")
+    parser.add_argument("--no-workloads", action="store_true", help="only what follows")
+    parser.add_argument("--busy-parent", action="store_true", help="steps beside a busy loop")
     parser.add_argument("--split", action="store_true", help="also print where a step's time goes")
     return parser
 
