@@ -11,6 +11,7 @@ from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
 from cluster.engine_starting import EngineStarter
 from cluster.engine_supervisor import HealthLimits
+from cluster.metrics.ray_export import RayExport
 from cluster.open_requests import Acknowledgement
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_service import ReplicaIdentity, ReplicaService
@@ -44,6 +45,7 @@ class Replica:
             ),
             binding=_binding(config),
             limits=limits,
+            on_metrics=RayExport(),
         )
         await self._service.start()
 
