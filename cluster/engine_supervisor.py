@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -108,6 +109,9 @@ class EngineSupervisor:
         self._last_step_at = clock()
         self._work_since: float | None = None
         self._is_closed = False
+        # One thread for every start: a core has the priority of the thread that starts it, and
+        # the loop's own may be lowered after the first.
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-starter")
         self.epoch = 0
 
     async def start(self) -> EngineInfo:
@@ -180,11 +184,13 @@ class EngineSupervisor:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
+        self._starter.shutdown(wait=False)
 
     async def _start_core(self) -> EngineHandle:
         self.epoch += 1
         epoch = self.epoch
-        engine = await asyncio.to_thread(
+        engine = await self._loop.run_in_executor(
+            self._starter,
             self._start,
             lambda output: self._take_output(epoch, output),
             lambda message: self._post(self._lose_core, epoch, message),

@@ -18,6 +18,7 @@ from cluster.replica_service import ReplicaIdentity, ReplicaService
 from cluster.token_stream_server import StreamBinding
 from cluster.worker_logging import log_to_stderr
 from replicas.request import EngineRequest
+from replicas.thread_priority import yield_to_engine
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class Replica:
             on_metrics=RayExport(),
         )
         await self._service.start()
+        # After the core was started: it keeps the normal priority.
+        yield_to_engine()
 
     async def generate(self, request: EngineRequest, route: ReplicaRoute) -> Acknowledgement:
         """Run one request; the call stays open until it has ended."""
