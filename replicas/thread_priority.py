@@ -18,6 +18,8 @@ def yield_to_engine() -> None:
     not inherit it. Elsewhere, and where it is forbidden, the thread stays as it is.
     """
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread = threading.get_native_id()
+        lowered = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+        os.setpriority(os.PRIO_PROCESS, thread, lowered)
     except (AttributeError, OSError) as error:
         log.info("thread priority unchanged reason=%s", error)
