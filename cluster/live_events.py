@@ -65,7 +65,7 @@ class EventLog:
         for replica_id, look in now.items():
             before = self._looks.get(replica_id)
             if before is None:
-                self.tell("met", replica_id, f"in the cluster, {look.state.value}")
+                self.tell("met", replica_id, _first_words(look.state))
                 continue
             if look.state is not before.state:
                 kind, text = _state_change(before.state, look.state)
@@ -89,6 +89,10 @@ class EventLog:
         refused = new.refused_total - old.refused_total
         if refused > 0:
             self.tell("refuse", look.replica_id, f"{_count(refused, 'request')} refused")
+
+
+def _first_words(state: ReplicaState) -> str:
+    return "in the cluster" if state is ReplicaState.ACTIVE else f"in the cluster, {state.value}"
 
 
 def _state_change(before: ReplicaState, after: ReplicaState) -> tuple[str, str]:

@@ -85,18 +85,26 @@ class LiveWatcher:
         self._on_close = on_close
         self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING_UPDATES)
         self._wake = asyncio.Event()
+        self._has_ended = False
 
     def push(self, update: bytes) -> None:
         """Leave an update; the oldest makes room when the reader is far behind."""
         self._waiting.append(update)
         self._wake.set()
 
-    async def next_update(self) -> bytes:
-        """The oldest update that was not read; waits for one."""
+    async def next_update(self) -> bytes | None:
+        """The oldest update that was not read; waits for one. None when no more will come."""
         while not self._waiting:
+            if self._has_ended:
+                return None
             self._wake.clear()
             await self._wake.wait()
         return self._waiting.popleft()
+
+    def end(self) -> None:
+        """No update will come any more."""
+        self._has_ended = True
+        self._wake.set()
 
     def close(self) -> None:
         """Watch no longer."""
@@ -146,7 +154,9 @@ class LiveFeed:
         return watcher
 
     async def close(self) -> None:
-        """Stop looking; readers hear nothing more."""
+        """Stop looking; readers are told that nothing more will come."""
+        for watcher in self._watchers:
+            watcher.end()
         self._watchers.clear()
         if self._ticker is not None:
             self._ticker.cancel()

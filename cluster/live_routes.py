@@ -102,13 +102,18 @@ class LiveAnswer(Response):
             (b"x-accel-buffering", b"no"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while True:
-            try:
-                async with asyncio.timeout(KEEP_ALIVE_S):
-                    frame = b"data: " + await self._watcher.next_update() + b"\n\n"
-            except TimeoutError:
-                frame = b": no news\n\n"
+        while (frame := await self._next_frame()) is not None:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next_frame(self) -> bytes | None:
+        """The next update, or a sign that the stream lives; None when it has ended."""
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_S):
+                update = await self._watcher.next_update()
+        except TimeoutError:
+            return b": no news\n\n"
+        return None if update is None else b"data: " + update + b"\n\n"
 
 
 def _watch(feed: LiveFeed) -> Response:

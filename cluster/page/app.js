@@ -7,6 +7,11 @@ import { Live } from "./live.js";
 
 const RETRY_MS = 2000;
 const LABEL_CHARACTERS = 6;
+const EMPTY = {
+  live: "No replica yet.",
+  key: "Give the key beside the chat to see the cluster.",
+  off: "This server has no cluster to show.",
+};
 const byId = (id) => document.getElementById(id);
 
 const own = new Set();
@@ -37,6 +42,7 @@ function showLink(state, seconds) {
     + "what you see below is from before.";
   byId("cluster").classList.toggle("stale", state !== "live");
   if (state === "key") askForKey();
+  byId("no-replicas").textContent = EMPTY[state] || EMPTY.live;
 }
 
 function askForKey() {

@@ -68,7 +68,11 @@ export class Chat {
   /** The model's card from /v1/models. */
   setModel(card) {
     this.model = card.id;
-    byId("max-tokens").max = card.max_model_len;
+    const field = byId("max-tokens");
+    field.max = card.max_model_len;
+    // Half of what the model can hold, so that there is room for what was said.
+    field.value = Math.min(field.value, Math.floor(card.max_model_len / 2)) || "";
+    this.summarise();
     this.refresh();
   }
 
@@ -77,14 +81,19 @@ export class Chat {
     this.button.dataset.action = action;
     this.button.textContent = this.running ? "Stop" : "Send";
     this.button.disabled = !this.running && (!this.model || !this.prompt.value.trim());
+    for (const button of byId("suggestions")?.querySelectorAll("button") || []) {
+      button.disabled = !this.model;
+    }
     this.prompt.style.height = "auto";
     this.prompt.style.height = `${this.prompt.scrollHeight}px`;
   }
 
   summarise() {
     const system = byId("system").value.trim() ? " \u00b7 system prompt" : "";
+    const most = byId("max-tokens").value;
+    const limit = most ? `up to ${most} tokens` : "as long as it fits";
     byId("settings-now").textContent =
-      `temperature ${byId("temperature").value} \u00b7 up to ${byId("max-tokens").value} tokens${system}`;
+      `temperature ${byId("temperature").value} \u00b7 ${limit}${system}`;
   }
 
   clear() {
@@ -142,7 +151,7 @@ export class Chat {
         stream: true,
         stream_options: { include_usage: true },
         temperature: Number(byId("temperature").value),
-        max_tokens: Math.max(1, Math.round(Number(byId("max-tokens").value))) || 1,
+        max_tokens: Math.round(Number(byId("max-tokens").value)) || null,
       }),
     });
     for await (const data of eventData(response)) {

@@ -15,11 +15,13 @@ const STATES = {
 /** A replica's name, short enough to say. */
 export const shortName = (id) => (id.length > 10 ? id.slice(-6) : id);
 
+const titleOf = (id) => (/^replica/i.test(id) ? id : `Replica ${shortName(id)}`);
+
 export class ReplicaCard {
   constructor(id, timelineOptions) {
     const template = document.getElementById("replica-card");
     this.element = template.content.firstElementChild.cloneNode(true);
-    this.element.setAttribute("aria-label", `Replica ${shortName(id)}`);
+    this.element.setAttribute("aria-label", titleOf(id));
     this.element.dataset.replica = id;
     this.id = id;
     this.find = (selector) => this.element.querySelector(selector);
@@ -66,7 +68,7 @@ export class ReplicaCard {
     this.titled = text;
     const small = document.createElement("small");
     small.textContent = role === "mixed" ? "" : role;
-    this.find("h2").replaceChildren(`Replica ${shortName(this.id)}`, small);
+    this.find("h2").replaceChildren(titleOf(this.id), small);
     this.find(".state").dataset.state = state;
     const restarts = epoch > 1 ? ` \u00b7 engine core ${epoch}` : "";
     this.find(".state-text").textContent = (STATES[state] || state) + restarts;

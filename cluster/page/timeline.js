@@ -7,6 +7,7 @@ const LOW = 156;
 const HIGH = 208;
 const FEW_LANES = 16;
 const AXIS = 18;
+const FONT = "Inter, system-ui, sans-serif";
 const MIN_LANES = 8;
 const PIXELS_PER_S = 44;
 // Bars are drawn this late, so that their newest part has arrived when its moment is drawn.
@@ -87,7 +88,7 @@ export class Timeline {
   }
 
   drawAxis(context, windowS) {
-    context.font = "11px system-ui, sans-serif";
+    context.font = `11px ${FONT}`;
     context.textBaseline = "alphabetic";
     for (let ago = 0; ago < windowS; ago += 5) {
       const x = this.width - ago * PIXELS_PER_S;
@@ -169,7 +170,7 @@ export class Timeline {
     const text = this.isOwn(bar.label) ? "you" : bar.label;
     if (height < 12 || width < 8 * text.length + 10) return;
     context.fillStyle = colours.card;
-    context.font = `600 ${Math.min(11.5, height - 3)}px system-ui, sans-serif`;
+    context.font = `600 ${Math.min(11.5, height - 3)}px ${FONT}`;
     context.textAlign = "left";
     context.textBaseline = "middle";
     context.fillText(text, left + 7, y + height / 2 + 0.5);
