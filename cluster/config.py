@@ -6,6 +6,7 @@ a line `name: text` for every field.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cluster import settings
 from kvstore.config import StoreConfig
@@ -147,6 +148,30 @@ class RayConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """Traces of calls, by OpenTelemetry; off by default.
+
+    traces_exporter: where traces go; otlp needs the extra pagoda-serve[tracing].
+    otlp_traces_endpoint: the collector's URL for traces, OTLP over HTTP.
+    traces_sample_ratio: share of calls that are traced; a client's own decision goes before it.
+    """
+
+    traces_exporter: Literal["none", "console", "otlp"] = "none"
+    otlp_traces_endpoint: str = "http://localhost:4318/v1/traces"
+    traces_sample_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.traces_exporter not in ("none", "console", "otlp"):
+            raise ValueError(
+                f"traces_exporter={self.traces_exporter!r}: expected none, console or otlp"
+            )
+        if not 0.0 <= self.traces_sample_ratio <= 1.0:
+            raise ValueError(
+                f"traces_sample_ratio={self.traces_sample_ratio}: expected a share in [0, 1]"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """Everything that `pagoda serve` needs to know.
 
@@ -159,6 +184,7 @@ class ClusterConfig:
     router: RouterConfig = RouterConfig()
     store: StoreConfig = StoreConfig()
     ray: RayConfig = RayConfig()
+    tracing: TracingConfig = TracingConfig()
     cache_dir: str = ""
 
     def to_args(self) -> dict[str, object]:

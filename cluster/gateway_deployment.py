@@ -26,6 +26,7 @@ from cluster.serve_dispatcher import ServeDispatcher
 from cluster.serve_router_adapter import ServeCaller, follow_replicas
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
+from cluster.tracing.call_tracer import open_tracer
 from cluster.worker_logging import log_to_stderr
 from replicas.models.prepared_model import PreparedModel
 from router.policies import policy_named
@@ -51,9 +52,10 @@ class Gateway:
         model = PreparedModel.load(config.engine.model)
         router = RequestRouter(policy_named(config.router.policy))
         gateway_id = uuid.uuid4().hex
+        served_name = config.gateway.served_model_name or model.name
+        self._tracer = open_tracer(config.tracing, model_name=served_name, gateway_id=gateway_id)
         metrics = GatewayMetrics(
-            gateway_id=gateway_id,
-            model_name=config.gateway.served_model_name or model.name,
+            gateway_id=gateway_id, model_name=served_name, on_call_end=self._tracer
         )
         self._directory = ReplicaDirectory(
             identity=GatewayIdentity(
@@ -95,6 +97,9 @@ class Gateway:
                 await getattr(self, part).close()
         if hasattr(self, "_services"):
             self._services.tokenizer.close()
+        tracer = getattr(self, "_tracer", None)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 def _services(

@@ -5,8 +5,8 @@ as a Timeline with the first token and with the end. Only differences are observ
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from cluster.errors import NoReplica, RequestRefused
@@ -16,6 +16,21 @@ from replicas.request import EngineRequest, Timeline, TokenEntry
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 REJECTION_REASONS = ("queue_full", "prompt_too_long", "never_fits", "expired", "no_replica")
 TTFT_PARTS = ("gateway", "scheduling_delay", "queueing", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrigin:
+    """Where a call came from.
+
+    arrived_at: when it reached the gateway, in seconds of the observers' clock. operation: chat or
+    text_completion. response_id: the id that its client gets. trace_headers: the client's W3C
+    trace context, empty if it sent none.
+    """
+
+    arrived_at: float
+    operation: str = "text_completion"
+    response_id: str = ""
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -74,8 +89,7 @@ class CallObservers:
 class CallMeter:
     """A context manager around the generation of one call; how it is left says how it ended.
 
-    arrived_at: when the call reached the gateway, in seconds of the observers' clock. on_end: told
-    once, with this meter, when everything of the call is known.
+    on_end: told once, with this meter, when everything of the call is known.
     """
 
     def __init__(
@@ -83,13 +97,15 @@ class CallMeter:
         observers: CallObservers,
         requests: Sequence[EngineRequest],
         *,
-        arrived_at: float,
+        origin: CallOrigin,
         on_end: Callable[["CallMeter"], None],
     ) -> None:
-        self.arrived_at = arrived_at
-        self.submitted_at = arrived_at
+        self.origin = origin
+        self.requests = requests
+        self.arrived_at = origin.arrived_at
+        self.submitted_at = origin.arrived_at
         self.admitted_at: float | None = None
-        self.ended_at = arrived_at
+        self.ended_at = origin.arrived_at
         self.error: BaseException | None = None
         self.was_given_up = False
         self.choices = [
@@ -193,7 +209,7 @@ class CallMeter:
             if choice.finished_reason is None:
                 choice.finished_reason = "abort" if self.was_left else "error"
                 observers.ends[choice.finished_reason].add()
-        for request in self._requests:
+        for request in self.requests:
             observers.choices.observe(request.num_choices)
             observers.max_tokens.observe(request.sampling.max_tokens)
             longest = max(c.num_tokens for c in self.choices if c.request is request)

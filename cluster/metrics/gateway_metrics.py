@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from cluster.metrics.call_meter import CallMeter, CallObservers
+from cluster.metrics.call_meter import CallMeter, CallObservers, CallOrigin
 from cluster.metrics.cluster_figures import ClusterFigures, exposition
 from cluster.metrics.figures import Figures, LabelValues
 from cluster.metrics.metric_report import MetricReport
@@ -39,9 +39,9 @@ class GatewayMetrics:
         self._on_call_end = on_call_end or _ignore_call
         self._number = 0
 
-    def meter(self, requests: Sequence[EngineRequest], *, arrived_at: float) -> CallMeter:
-        """What times one call; arrived_at: when it reached this gateway, by `clock`."""
-        return CallMeter(self._observers, requests, arrived_at=arrived_at, on_end=self._on_call_end)
+    def meter(self, requests: Sequence[EngineRequest], origin: CallOrigin) -> CallMeter:
+        """What times one call, which reached this gateway at origin.arrived_at by `clock`."""
+        return CallMeter(self._observers, requests, origin=origin, on_end=self._on_call_end)
 
     def count_response(self, status: int) -> None:
         """An HTTP response began."""

@@ -43,7 +43,8 @@ def _section(origin: Origin) -> str:
     rows = "\n".join(_row(metric) for metric in CATALOGUE if metric.origin == origin)
     return (
         f"### {_TITLES[origin]}\n\nEvery series bears {labels}.\n\n"
-        f"| name | kind | unit | more labels | meaning | from, to |\n|---|---|---|---|---|---|\n{rows}"
+        "| name | kind | unit | more labels | meaning | from, to |\n|---|---|---|---|---|---|\n"
+        f"{rows}"
     )
 
 

@@ -7,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from cluster.metrics.call_meter import CallMeter
+from cluster.metrics.call_meter import CallMeter, CallOrigin
 from cluster.openai.answer import AnswerWriter, GenerationAnswer, Patience
 from cluster.openai.answer_writers import StreamWriter, WholeWriter, chat_body, completion_body
 from cluster.openai.chat_request import ChatRequest
@@ -108,7 +108,8 @@ class OpenAIRoutes:
         parsed = parse_completion_request(await self._read(request))
         identity = self._identity("cmpl-", request, parsed)
         plan = await self._planner.plan_completion(parsed, response_id=identity.id)
-        meter = self._services.metrics.meter(plan.requests, arrived_at=arrived_at)
+        origin = CallOrigin(arrived_at, "text_completion", identity.id, _trace_headers(request))
+        meter = self._services.metrics.meter(plan.requests, origin)
         writer: AnswerWriter = WholeWriter(identity, completion_body)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
@@ -124,7 +125,8 @@ class OpenAIRoutes:
         parsed = parse_chat_request(await self._read(request))
         identity = self._identity("chatcmpl-", request, parsed)
         plan = await self._planner.plan_chat(parsed, response_id=identity.id)
-        meter = self._services.metrics.meter(plan.requests, arrived_at=arrived_at)
+        origin = CallOrigin(arrived_at, "chat", identity.id, _trace_headers(request))
+        meter = self._services.metrics.meter(plan.requests, origin)
         writer: AnswerWriter = WholeWriter(identity, chat_body)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
@@ -200,6 +202,12 @@ def _stream_writer(frames: ChatFrames | CompletionFrames, options: StreamOptions
         include_usage=options.include_usage,
         continuous_usage=options.include_usage and options.continuous_usage_stats,
     )
+
+
+def _trace_headers(request: Request) -> dict[str, str]:
+    """The client's trace context, which a proxy may have added to."""
+    names = ("traceparent", "tracestate")
+    return {name: request.headers[name] for name in names if name in request.headers}
 
 
 def _json(body: object, *, status: int = 200) -> Response:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import NoReplica, ReplicaLost
+from cluster.metrics.call_meter import CallOrigin
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.openai.choice_text import TextRules
 from cluster.openai.generation import Generation, GenerationPlan
@@ -54,7 +55,7 @@ def generation(dispatcher, tokenizer, requests, rules=None, timeout_s=5.0):
         dispatcher=dispatcher,
         new_detokenizer=lambda ids: IncrementalDetokenizer(tokenizer, prompt_token_ids=ids),
         admission_timeout_s=timeout_s,
-        meter=GatewayMetrics().meter(requests, arrived_at=0.0),
+        meter=GatewayMetrics().meter(requests, CallOrigin(arrived_at=0.0)),
     )
 
 
