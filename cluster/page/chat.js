@@ -6,7 +6,7 @@ import { duration, plain, rate, whole } from "./format.js";
 import { markdown } from "./markdown.js";
 
 const SUGGESTIONS = [
-  "What is the capital of France?",
+  "Name three primary colors.",
   "Explain in three sentences why the sky is blue.",
   "Write a short poem about rain on a tiled roof.",
 ];
