@@ -74,7 +74,8 @@ export class ClusterView {
       });
     }
     const num = ttft?.num || 0;
-    byId("latency-num").textContent = num ? `\u00b7 ${whole(num)} first tokens` : "";
+    const requests = num === 1 ? "request" : "requests";
+    byId("latency-num").textContent = num ? `\u00b7 ${whole(num)} ${requests}` : "";
   }
 
   showEvents(events) {
