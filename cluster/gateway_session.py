@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from cluster.metrics.metric_report import MetricReport
 from cluster.token_outbox import TokenOutbox
+from cluster.wire import token_stream_pb2 as wire
 
 
 class GatewaySession:
@@ -19,7 +19,7 @@ class GatewaySession:
         self.gateway_id = gateway_id
         self.outbox = TokenOutbox()
         self.wake = asyncio.Event()
-        self.metric_report: MetricReport | None = None
+        self.metric_report: wire.MetricReport | None = None
         self._grace_s = grace_s
         self._on_lost = on_lost
         self._visit = 0

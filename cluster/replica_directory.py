@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.dispatch import ClusterHealth
-from cluster.metrics.metric_report import MetricReport
+from cluster.metrics.metric_report import MetricReport, encode_metric_report
 from cluster.replica_announcement import BadAnnouncement, ReplicaAnnouncement
 from cluster.replica_link import (
     GatewayIdentity,
@@ -109,8 +109,9 @@ class ReplicaDirectory:
 
     def send_metric_report(self, report: MetricReport) -> None:
         """Let every other gateway know this one's figures, by way of the replicas."""
+        message = encode_metric_report(report)
         for link in self._links.values():
-            link.send_metric_report(report)
+            link.send_metric_report(message)
 
     def on_replica_set(self, replicas: Mapping[str, Mapping[str, object]]) -> None:
         """The deployment now consists of these replicas, by id, with what each announced."""

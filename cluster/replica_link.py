@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from cluster.errors import ReplicaLost
 from cluster.live_codec import join_views
-from cluster.metrics.metric_report import MetricReport
+from cluster.metrics.metric_report import MetricReport, decode_metric_report
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage
 from cluster.token_feed import NotAccepted, StreamFeed
 from cluster.token_stream_client import StreamTarget, TokenStreamClient
+from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from router.config import RouterConfig
 from router.liveness import ReplicaLiveness
@@ -146,7 +147,7 @@ class ReplicaLink:
         """Tell the replica that a stop string ended this choice."""
         self._client.finish_choice(request_id, attempt, choice)
 
-    def send_metric_report(self, report: MetricReport) -> None:
+    def send_metric_report(self, report: wire.MetricReport) -> None:
         """Let the other gateways of that replica know this gateway's figures."""
         self._client.send_metric_report(report)
 
@@ -197,8 +198,9 @@ class ReplicaLink:
         )
         self._report = heartbeat.report
         self._tell()
-        for report in heartbeat.metric_reports:
-            self._events.on_metric_report(report)
+        for message in heartbeat.metric_reports:
+            if (report := decode_metric_report(message)) is not None:
+                self._events.on_metric_report(report)
 
     def on_break(self) -> None:
         """The stream broke and may come back."""

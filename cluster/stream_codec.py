@@ -3,11 +3,6 @@
 from dataclasses import dataclass, fields
 
 from cluster.live_codec import decode_view, encode_view
-from cluster.metrics.metric_report import (
-    MetricReport,
-    decode_metric_report,
-    encode_metric_report,
-)
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
@@ -64,14 +59,15 @@ class KvEventBatch:
 class Heartbeat:
     """A replica's sign of life: ages in seconds, at the moment of sending.
 
-    metric_reports: what is new of the replica's own figures and of the other gateways'.
+    metric_reports: what is new of the replica's own figures and of the other gateways', as they
+    are on the wire, since a replica only passes most of them on.
     """
 
     last_step_age_s: float
     has_work: bool
     is_accepting: bool
     report: EngineReport
-    metric_reports: tuple[MetricReport, ...] = ()
+    metric_reports: tuple[wire.MetricReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +161,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> wire.ReplicaMessage:
             has_work=heartbeat.has_work,
             is_accepting=heartbeat.is_accepting,
             status=encode_report(heartbeat.report),
-            metric_reports=[encode_metric_report(one) for one in heartbeat.metric_reports],
+            metric_reports=heartbeat.metric_reports,
         )
     )
 
@@ -177,11 +173,7 @@ def decode_heartbeat(message: wire.Heartbeat) -> Heartbeat:
         has_work=message.has_work,
         is_accepting=message.is_accepting,
         report=decode_report(message.status),
-        metric_reports=tuple(
-            report
-            for one in message.metric_reports
-            if (report := decode_metric_report(one)) is not None
-        ),
+        metric_reports=tuple(message.metric_reports),
     )
 
 

@@ -11,7 +11,6 @@ from collections import deque
 from dataclasses import replace
 
 from cluster.live_codec import join_views
-from cluster.metrics.metric_report import MetricReport
 from cluster.stream_codec import (
     EngineReport,
     Heartbeat,
@@ -20,6 +19,7 @@ from cluster.stream_codec import (
     encode_heartbeat,
     encode_step,
 )
+from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
 
@@ -55,7 +55,7 @@ class TokenOutbox:
         self._num_kv_events = 0
         self._view: EngineView | None = None
         self._heartbeat: Heartbeat | None = None
-        self._metric_reports: dict[str, MetricReport] = {}
+        self._metric_reports: dict[str, wire.MetricReport] = {}
         self._sequence = 0
         self._sent: deque[tuple[int, bytes]] = deque()
         self._sent_bytes = 0
@@ -87,9 +87,9 @@ class TokenOutbox:
         """Say that the replica lives; replaces a heartbeat that was not taken."""
         self._heartbeat = heartbeat
 
-    def add_metric_report(self, report: MetricReport) -> None:
+    def add_metric_report(self, source: str, report: wire.MetricReport) -> None:
         """Let the next heartbeats carry a process's figures; replaces older ones of its."""
-        self._metric_reports[report.source] = report
+        self._metric_reports[source] = report
 
     def take(self) -> bytes | None:
         """The next message to send, serialised; None when there is nothing to say."""
@@ -144,7 +144,7 @@ class TokenOutbox:
             taken.append(self._entries.pop(key))
         return tuple(taken)
 
-    def _take_metric_reports(self) -> tuple[MetricReport, ...]:
+    def _take_metric_reports(self) -> tuple[wire.MetricReport, ...]:
         sources = list(self._metric_reports)[:MAX_MESSAGE_REPORTS]
         return tuple(self._metric_reports.pop(source) for source in sources)
 

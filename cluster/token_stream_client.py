@@ -14,7 +14,6 @@ from typing import Protocol
 
 import grpc
 
-from cluster.metrics.metric_report import MetricReport, encode_metric_report
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
@@ -105,12 +104,10 @@ class TokenStreamClient:
         if self._is_up:
             self._outgoing.put_nowait(wire.GatewayMessage(watch=wire.Watch(seconds=seconds)))
 
-    def send_metric_report(self, report: MetricReport) -> None:
+    def send_metric_report(self, report: wire.MetricReport) -> None:
         """Hand this gateway's figures to the replica, if it listens; the next ones follow soon."""
         if self._is_up and self._outgoing.qsize() < MAX_WAITING_FOR_REPORT:
-            self._outgoing.put_nowait(
-                wire.GatewayMessage(metric_report=encode_metric_report(report))
-            )
+            self._outgoing.put_nowait(wire.GatewayMessage(metric_report=report))
 
     async def close(self) -> None:
         """Detach for good; the listener hears nothing more."""

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 import grpc
 
 from cluster.gateway_session import GatewaySession
-from cluster.metrics.metric_report import (
-    MAX_REPORT_BYTES,
-    MetricReport,
-    decode_metric_report,
-)
+from cluster.metrics.metric_report import MAX_REPORT_BYTES, MetricReport, encode_metric_report
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
@@ -92,7 +88,7 @@ class TokenStreamServer:
         self._binding = binding
         self._callbacks = callbacks
         self._sessions: dict[str, GatewaySession] = {}
-        self._own_metrics: MetricReport | None = None
+        self._own_metrics: wire.MetricReport | None = None
         self._num_coalesced_before = 0
         self._goodbye: str | None = None
         self._server: grpc.aio.Server | None = None
@@ -149,9 +145,9 @@ class TokenStreamServer:
 
     def publish_metrics(self, report: MetricReport) -> None:
         """Let every gateway have this replica's figures with its next heartbeat."""
-        self._own_metrics = report
+        self._own_metrics = encode_metric_report(report)
         for session in self._sessions.values():
-            session.outbox.add_metric_report(report)
+            session.outbox.add_metric_report(self._replica_id, self._own_metrics)
 
     def beat(self) -> None:
         """Send every gateway a heartbeat now: the replica's state has just changed."""
@@ -233,10 +229,11 @@ class TokenStreamServer:
         return session, False
 
     def _bring_up_to_date(self, session: GatewaySession) -> None:
-        known = (self._own_metrics, *(other.metric_report for other in self._sessions.values()))
-        for report in known:
+        known = {other.gateway_id: other.metric_report for other in self._sessions.values()}
+        known[self._replica_id] = self._own_metrics
+        for source, report in known.items():
             if report is not None:
-                session.outbox.add_metric_report(report)
+                session.outbox.add_metric_report(source, report)
 
     def _lose(self, gateway_id: str) -> None:
         session = self._sessions.pop(gateway_id, None)
@@ -246,21 +243,19 @@ class TokenStreamServer:
             log.info("gateway lost gateway=%s", gateway_id)
             self._callbacks.on_gateway_lost(gateway_id)
 
-    def _pass_on(self, session: GatewaySession, message: wire.MetricReport) -> None:
+    def _pass_on(self, session: GatewaySession, report: wire.MetricReport) -> None:
         """A gateway's own figures are shown by the others too: any of them may be scraped."""
-        size_bytes = message.ByteSize()
-        if size_bytes > MAX_REPORT_BYTES:
-            log.warning("metric report dropped gateway=%s bytes=%d", session.gateway_id, size_bytes)
-            return
-        report = decode_metric_report(message)
         # Nobody may speak for another gateway, or for a replica.
-        if report is None or (report.origin, report.source) != ("gateway", session.gateway_id):
-            log.warning("metric report not understood gateway=%s", session.gateway_id)
+        is_own = report.origin == "gateway" and list(report.identity[:1]) == [session.gateway_id]
+        if not is_own or report.ByteSize() > MAX_REPORT_BYTES:
+            log.warning(
+                "metric report dropped gateway=%s bytes=%d", session.gateway_id, report.ByteSize()
+            )
             return
         session.metric_report = report
         for other in self._sessions.values():
             if other is not session:
-                other.outbox.add_metric_report(report)
+                other.outbox.add_metric_report(session.gateway_id, report)
 
     def _welcome(self, resumed: bool) -> bytes:
         return wire.ReplicaMessage(

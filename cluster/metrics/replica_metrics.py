@@ -38,7 +38,8 @@ class ReplicaMetrics:
         self._pool = pool
         self._model_name = ""
         self._figures = Figures("replica")
-        self._number = 0
+        # A process that was started again under the same name must not seem older than the last.
+        self._number = time.time_ns() // 1_000_000
         self._last_step = 0
         histogram = self._figures.histogram
         self._step_tokens = histogram("vllm:iteration_tokens_total")

@@ -67,7 +67,8 @@ class OtelSink:
 def exporter_of(config: TracingConfig) -> SpanExporter:
     """Where spans go: to a collector that speaks OTLP over HTTP, or to standard output."""
     if config.traces_exporter == "console":
-        return ConsoleSpanExporter(out=sys.stdout)
+        # Serve puts its own log file in the place of sys.stdout.
+        return ConsoleSpanExporter(out=sys.__stdout__ or sys.stdout)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter(endpoint=config.otlp_traces_endpoint)

@@ -213,11 +213,11 @@ def test_a_gateway_without_tracing_loads_nothing_of_it():
     assert ended.stdout.strip() == "False"
 
 
-def test_the_console_exporter_opens_and_closes(capsys):
+def test_the_console_exporter_opens_and_closes(capfd):
     tracer = open_tracer(TracingConfig(traces_exporter="console"), model_name="m", gateway_id="g")
     clock = time.monotonic
     metrics = GatewayMetrics(clock=clock, on_call_end=tracer)
     with metrics.meter((REQUEST,), CallOrigin(clock())):
         pass
     tracer.close()
-    assert "text_completion m" in capsys.readouterr().out
+    assert "text_completion m" in capfd.readouterr().out
