@@ -46,7 +46,7 @@ class TokenStream:
     def token(self, request: RequestState, token_id: int, end: FinishReason | None) -> None:
         """A choice has one token more; an end token ends it and is not part of its text."""
         is_stop = end is FinishReason.STOP
-        is_first = request.num_output_tokens == 1
+        is_first = request.num_output_tokens == len(request.origin.emitted_token_ids) + 1
         index = request.num_streamed
         if not is_stop:
             request.num_streamed += 1
