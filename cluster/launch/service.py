@@ -50,9 +50,17 @@ def serve_until_stopped(config: ClusterConfig, environ: Mapping[str, str]) -> in
         return 0
     except (StartFailed, ServiceLost) as error:
         print(f"pagoda: error: {error}", file=sys.stderr)
-        print(f"pagoda: Ray's logs are in {folder}", file=sys.stderr)
+        _keep_or_remove(folder)
         return 1
     return 0
+
+
+def _keep_or_remove(folder: Path) -> None:
+    """Ray's logs may say more about a failure; without any there is nothing to keep."""
+    if any(folder.glob("session_*")):
+        print(f"pagoda: Ray's logs are in {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_and_watch(
