@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 # cpu or cuda: which file of constraints/ to install with.
 ACCELERATOR ?= cpu
 CONSTRAINTS := constraints/$(ACCELERATOR).txt
-# Where the CPU build of torch is published; empty takes whatever build pip finds.
-TORCH_INDEX ?= $(if $(filter cpu,$(ACCELERATOR)),https://download.pytorch.org/whl/cpu)
+# A package index to find torch at, beside the usual one: for instance the one of CPU builds that
+# PyTorch's own site names. Empty takes the build that pip finds (on Linux that with CUDA).
+TORCH_INDEX ?=
 FROM_TORCH_INDEX := $(if $(TORCH_INDEX),--retries 1 --extra-index-url $(TORCH_INDEX))
 TORCH_NEEDS := filelock fsspec jinja2 networkx sympy typing-extensions
 PIP := $(BIN)/python -m pip --disable-pip-version-check

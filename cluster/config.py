@@ -23,7 +23,8 @@ class GatewayConfig:
     host: address that the endpoint listens on.
     port: TCP port that the endpoint listens on.
     num_gateways: copies of the gateway; each one validates, tokenises and detokenises.
-    api_keys: each of these opens every route except /health and /version; empty means open to all.
+    api_keys: each of these opens every route but /health, /version and the page's own files, which
+        are open; empty means open to all.
     max_body_bytes: a larger request body is answered with 413.
     max_num_choices: largest n of one request.
     max_prompts: most prompts in one call of /v1/completions.
