@@ -22,8 +22,10 @@ def pins(kind):
 
 def wanted():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    texts = project["dependencies"] + project["optional-dependencies"]["dev"]
-    return [Requirement(text) for text in texts]
+    extras = [text for texts in project["optional-dependencies"].values() for text in texts]
+    named = [Requirement(text) for text in project["dependencies"] + extras]
+    # One extra may take in another of ours.
+    return [requirement for requirement in named if requirement.name != project["name"]]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
