@@ -64,9 +64,10 @@ def test_it_holds_exactly_our_packages(wheel):
     assert top == PACKAGES
 
 
-def test_every_python_file_of_the_checkout_is_in_it(wheel):
+def test_every_file_that_a_running_service_needs_is_in_it(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    tracked = run("git", "ls-files", "*.py", "*.pyi", "*.typed", "*.proto", cwd=ROOT).split()
+    kinds = ("*.py", "*.pyi", "*.typed", "*.proto", "*.html", "*.css", "*.js", "*.svg")
+    tracked = run("git", "ls-files", *kinds, cwd=ROOT).split()
     ours = {name for name in tracked if name.partition("/")[0] in PACKAGES}
     assert ours - names == set()
 
