@@ -272,7 +272,10 @@ async def test_a_cut_connection_goes_on_without_a_gap():
                 await asyncio.sleep(0.001)
             await until(lambda: len(ear.token_ids()) == 300)
             assert ear.token_ids() == list(range(300))
-            assert ear.events == ["open", *["break", "open"] * 3]
+            # A client that is still coming back when the wire is cut again notices one break.
+            num_breaks = ear.events.count("break")
+            assert 1 <= num_breaks <= 3
+            assert ear.events == ["open", *["break", "open"] * num_breaks]
             assert side.lost == []
 
 

@@ -87,9 +87,8 @@ async def test_calls_are_given_up_at_their_rate_and_after_their_delay(
     gone = [record for record in records if record.outcome == "cancelled"]
     assert 18 <= len(gone) <= 42
     assert outcomes(records).count("finished") == 100 - len(gone)
-    assert sorted(r.ended_at - r.sent_at for r in gone)[len(gone) // 2] == pytest.approx(
-        0.2, abs=0.03
-    )
+    stayed_s = sorted(r.ended_at - r.sent_at for r in gone)[len(gone) // 2]
+    assert 0.2 <= stayed_s < 0.5
     await asyncio.sleep(0.2)
     truths = await asyncio.to_thread(truths_of, url)
     heard = [truth for truth in truths if truth["outcome"] == "cancelled"]

@@ -103,8 +103,8 @@ async def test_only_so_many_run_and_the_rest_wait_or_are_refused(mock: Mock) -> 
     waited = sorted(
         t.chunk_sent_at[0] - t.received_at for t in mock.server.truths if t.chunk_sent_at
     )
-    assert waited[0] == pytest.approx(0.1, abs=0.05)
-    assert waited[1] == pytest.approx(0.2, abs=0.05)
+    assert 0.1 <= waited[0] < waited[1]
+    assert waited[1] >= 0.2
 
 
 async def test_a_client_that_leaves_frees_its_place(mock: Mock) -> None:
