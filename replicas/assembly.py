@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine
 from replicas.engine_info import EngineInfo
 from replicas.models.prepared_model import PreparedModel
 
+T = TypeVar("T")
 OnPhase = Callable[[str, float], None]
 
 
@@ -33,10 +36,11 @@ def build_engine(
     note("import", started)
     started = time.perf_counter()
     prepared = PreparedModel.load(config.model)
-    runner = ModelRunner(prepared, config)
+    thread = ThreadPoolExecutor(1, "runner") if config.scheduler.async_scheduling else None
+    runner = _in(thread, lambda: ModelRunner(prepared, config))
     note("load", started)
     started = time.perf_counter()
-    runner.warm_up()
+    _in(thread, runner.warm_up)
     note("warm_up", started)
     scheduler = replace(
         config.scheduler, num_blocks=runner.num_blocks, max_model_len=runner.max_model_len
@@ -46,6 +50,7 @@ def build_engine(
         runner,
         clock=time.monotonic,
         end_token_ids=frozenset(prepared.eos_token_ids),
+        thread=thread,
     )
     info = EngineInfo(
         model=prepared.name,
@@ -63,3 +68,8 @@ def build_engine(
         phases=tuple(phases),
     )
     return engine, info
+
+
+def _in(thread: ThreadPoolExecutor | None, build: Callable[[], T]) -> T:
+    """What `build` returns, called in the thread that will run the steps."""
+    return build() if thread is None else thread.submit(build).result()

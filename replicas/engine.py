@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from replicas.admission_queue import AdmissionQueue
@@ -46,7 +47,8 @@ class _Live:
 class Engine:
     """One model's loop over steps. Not thread-safe, but for its inbox.
 
-    clock: monotonic seconds. end_token_ids: the model's own end tokens.
+    clock: monotonic seconds. end_token_ids: the model's own end tokens. thread: where the runner
+    was built, for async_scheduling; the engine ends it.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Engine:
         *,
         clock: Callable[[], float],
         end_token_ids: frozenset[int] = frozenset(),
+        thread: ThreadPoolExecutor | None = None,
     ) -> None:
         self.inbox = Inbox(clock)
         self.config = config
@@ -65,7 +68,9 @@ class Engine:
         self._queue = AdmissionQueue(config, waiting_order(config.scheduling_policy))
         self._scheduler = BatchScheduler(config, self._queue, self._allocator)
         self._pipeline: StepPipeline = (
-            ThreadedPipeline(runner) if config.async_scheduling else InlinePipeline(runner)
+            ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"))
+            if config.async_scheduling
+            else InlinePipeline(runner)
         )
         self._stream = TokenStream()
         self._view = ViewRecorder(clock)

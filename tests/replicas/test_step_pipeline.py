@@ -1,12 +1,17 @@
 """Steps in flight: in order, one ready while another computes, errors where they are awaited."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from replicas.step_pipeline import InlinePipeline, ThreadedPipeline
 from tests.replicas.engine_harness import config, engine, prompt, request, submit, tokens
+
+
+def threaded(runner):
+    return ThreadedPipeline(runner, ThreadPoolExecutor(1))
 
 
 class GatedRunner:
@@ -36,7 +41,7 @@ class Step:
 
 def test_one_step_computes_while_the_next_is_ready():
     runner = GatedRunner()
-    pipeline = ThreadedPipeline(runner)
+    pipeline = threaded(runner)
     pipeline.start(Step("first"))
     pipeline.wait_for_planning_time()
     pipeline.start(Step("second"))
@@ -61,7 +66,7 @@ def test_planning_waits_until_the_last_started_step_is_nearly_done():
             assert passed.wait(10)
             return np.zeros(0, dtype=np.int64)
 
-    pipeline = ThreadedPipeline(Slow())
+    pipeline = threaded(Slow())
     pipeline.start(Step("only"))
     pipeline.wait_for_planning_time()
     passed.set()
@@ -69,7 +74,7 @@ def test_planning_waits_until_the_last_started_step_is_nearly_done():
     pipeline.close()
 
 
-@pytest.mark.parametrize("pipeline_of", [InlinePipeline, ThreadedPipeline])
+@pytest.mark.parametrize("pipeline_of", [InlinePipeline, threaded])
 def test_an_error_is_raised_where_its_step_is_taken(pipeline_of):
     class Broken(GatedRunner):
         def run(self, batch, nearly_done):
