@@ -1,6 +1,7 @@
 """Runs a load test over its worker processes and gathers what they saw."""
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def _expect_ready(worker: _Worker) -> None:
 
 def _follow(workers: list[_Worker], start_at: float, watch: Watcher) -> bool:
     was_stopped = False
+    # A shell makes its background jobs deaf to it, and so would nobody but kill -9 end the run.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     while any(worker.result is None for worker in workers):
         try:
             _take_messages(workers)

@@ -14,6 +14,9 @@ from loadtest.worker import Share, run_share
 from tests.loadtest.conftest import StartMock
 from tests.loadtest.driving import FACTS, config_for, drive, truths_of
 
+# Real sockets and real time: a run lasts as long as its traffic.
+pytestmark = pytest.mark.slow
+
 SHORT = WorkloadConfig(input_tokens=fixed(20), output_tokens=fixed(5))
 
 

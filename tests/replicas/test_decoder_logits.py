@@ -13,6 +13,9 @@ from tests.replicas.tiny_models import (
     save_tiny,
 )
 
+# transformers computes beside us: seconds of import, and two models for every family.
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 
 

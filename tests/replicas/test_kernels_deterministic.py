@@ -21,6 +21,9 @@ from tests.replicas.tiny_models import (
     save_tiny,
 )
 
+# Every case computes each row many times, alone and among others.
+pytestmark = pytest.mark.slow
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NUM_BLOCKS = 1024
 # Some are longer than one and two splits of keys, so that parts are merged.
