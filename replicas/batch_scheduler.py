@@ -133,7 +133,9 @@ class BatchScheduler:
         prefills: list[RequestState] = []
         block_size = self._config.block_size
         for request in tuple(self._running):
-            if request.slot is None or self._waits_for_token(request):
+            if request.slot is None:
+                continue
+            if request.num_unresolved and self._waits_for_token(request):
                 continue
             num_missing = request.num_missing
             if num_missing == 1:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -61,7 +62,7 @@ class EngineClient(Protocol):
         ...
 
 
-class _CommandSender:
+class _CommandSender(ABC):
     """The commands of EngineClient, for a subclass that can send one."""
 
     def submit(self, request: EngineRequest) -> None:
@@ -80,8 +81,8 @@ class _CommandSender:
         """Let outputs carry views of what happens, for so long from now on."""
         self._send(Watch(seconds))
 
-    def _send(self, command: Command) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _send(self, command: Command) -> None: ...
 
 
 class ProcessEngine(_CommandSender):

@@ -109,4 +109,6 @@ def _take_tokens(request: RequestState, count: int, token_ids: list[int]) -> int
     else:
         token_ids.extend(request.tokens[start:stop])
         token_ids.extend([UNRESOLVED] * (stop - max(start, len(request.tokens))))
-    return max(0, min(stop, request.num_prompt_tokens) - start)
+    if start >= request.num_prompt_tokens:
+        return 0
+    return min(stop, request.num_prompt_tokens) - start
