@@ -1,5 +1,6 @@
 """Builds the Serve application: gateways in front, replicas behind (`cluster.app:build_app`)."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 
 from cluster.config import ClusterConfig
+from cluster.config_loading import builder_config
 from cluster.engine_starting import EngineStarter, start_real_engine
 from cluster.gateway_deployment import Gateway
 from cluster.replica_deployment import Replica
@@ -26,9 +28,10 @@ REPLICA = "replica"
 def build_app(args: Mapping[str, object]) -> serve.Application:
     """The application that `args` (ClusterConfig as plain values, or a part of it) describes.
 
-    The model must be a prepared folder that every node can read.
+    What args leave open comes from the environment of the process that builds. The model must be a
+    prepared folder that every node can read.
     """
-    return compose(ClusterConfig.from_args(args), start_engine=start_real_engine)
+    return compose(builder_config(args, os.environ), start_engine=start_real_engine)
 
 
 def compose(config: ClusterConfig, *, start_engine: EngineStarter) -> serve.Application:

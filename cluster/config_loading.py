@@ -72,6 +72,17 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str]) -> Clus
     return settings.build(ClusterConfig(), givens)
 
 
+def builder_config(args: Mapping[str, object], environ: Mapping[str, str]) -> ClusterConfig:
+    """The config of a Serve builder: its args, then the environment, then defaults.
+
+    Secrets come by the environment, since args stand in a manifest that many may read. Raises
+    SettingError.
+    """
+    defaults = ClusterConfig()
+    givens = from_environment(environ) | settings.flatten(defaults, args, source="args")
+    return settings.build(defaults, givens)
+
+
 def from_toml(path: Path) -> Givens:
     """The settings of a TOML file, whose tables are named like the dataclasses' fields."""
     try:

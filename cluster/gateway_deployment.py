@@ -62,6 +62,7 @@ class Gateway:
                 gateway_id=gateway_id,
                 secret=cluster_secret(os.environ),
                 max_message_bytes=config.replica.max_stream_message_bytes,
+                tls=config.replica.peer_tls,
             ),
             config=config.router,
             router=router,

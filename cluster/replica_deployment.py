@@ -92,4 +92,5 @@ def _binding(config: ClusterConfig) -> StreamBinding:
         heartbeat_interval_s=config.router.heartbeat_interval_s,
         gateway_grace_s=config.replica.gateway_grace_s,
         max_message_bytes=config.replica.max_stream_message_bytes,
+        tls=config.replica.peer_tls,
     )

@@ -22,11 +22,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GatewayIdentity:
-    """gateway_id: unique to this gateway process. secret: the cluster's, for token streams."""
+    """gateway_id: unique to this gateway process. secret: the cluster's, for token streams.
+
+    tls: as the replicas' token streams have it.
+    """
 
     gateway_id: str
     secret: str
     max_message_bytes: int = 16 * 1024 * 1024
+    tls: PeerTls | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +87,7 @@ class ReplicaLink:
                 secret=identity.secret,
                 resume_timeout_s=config.resume_timeout_s,
                 max_message_bytes=identity.max_message_bytes,
+                tls=identity.tls,
             ),
             listener=self,
             clock=clock,
@@ -125,6 +130,11 @@ class ReplicaLink:
     def stuck_s(self) -> float:
         """For how long it has had work without a step; 0.0 when it advances."""
         return self._liveness.stuck_s(self._clock())
+
+    @property
+    def is_advancing(self) -> bool:
+        """Whether it has work and its engine makes steps."""
+        return self._liveness.is_advancing(self._clock())
 
     def watch(self, seconds: float) -> None:
         """Ask the replica for views for so long from now on."""

@@ -8,6 +8,7 @@ time is given up and another is chosen: nothing has reached the client yet, so n
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cluster.dispatch import ClusterHealth
@@ -78,7 +79,7 @@ class ServeDispatcher:
                 break
             try:
                 return await self._try(
-                    replace(request, attempt=request.attempt + tries), reservation
+                    replace(request, attempt=request.attempt + tries), reservation, excluded
                 )
             except RequestRefused as error:
                 if error.refusal.reason is not RefusalReason.QUEUE_FULL:
@@ -112,15 +113,13 @@ class ServeDispatcher:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _try(self, request: EngineRequest, reservation: Reservation) -> StreamFeed:
+    async def _try(
+        self, request: EngineRequest, reservation: Reservation, excluded: set[str]
+    ) -> StreamFeed:
         """One replica's chance; on any failure nothing of it is left behind."""
         attempt = self._begin(request, reservation)
         try:
-            async with asyncio.timeout(self._config.accept_timeout_s):
-                await attempt.feed.admitted
-        except TimeoutError:
-            await attempt.feed.close()
-            raise NotAccepted("not admitted in time") from None
+            await self._until_admitted(attempt, excluded | {reservation.replica_id})
         except BaseException:
             await attempt.feed.close()
             raise
@@ -128,6 +127,26 @@ class ServeDispatcher:
             # Admitted, it is counted in the replica's own figure; else it is not there.
             self._router.settle(reservation)
         return attempt.feed
+
+    async def _until_admitted(self, attempt: Attempt, excluded: set[str]) -> None:
+        """Wait for admission; give a slow replica up only for another one, or once it is stuck.
+
+        The only replica that is left may be slow because the machine is: giving it up would fail
+        a request that it is about to serve.
+        """
+        clock = asyncio.get_running_loop().time
+        patience_ends_at = clock() + self._config.stuck_after_s
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.accept_timeout_s):
+                    await asyncio.shield(attempt.feed.admitted)
+                    return
+            if (
+                self._router.has_candidate(exclude=frozenset(excluded))
+                or not attempt.link.is_advancing
+                or clock() >= patience_ends_at
+            ):
+                raise NotAccepted("not admitted in time")
 
     def _begin(self, request: EngineRequest, reservation: Reservation) -> Attempt:
         link = self._directory.link(reservation.replica_id)

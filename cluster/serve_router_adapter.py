@@ -92,8 +92,9 @@ class RouteObeyingRouter(RequestRouter):
     def _vouch_for(self, replica: RunningReplica) -> None:
         # The engine queues, so Serve need not ask the replica how many requests it has, which
         # would be an actor call with a deadline before every request that finds no fresh figure.
-        if self.replica_queue_len_cache.get(replica.replica_id) is None:
-            self.replica_queue_len_cache.update(replica.replica_id, 0)
+        # Written each time: a figure may turn stale between this look and Serve's own.
+        num_ongoing = self.replica_queue_len_cache.get(replica.replica_id) or 0
+        self.replica_queue_len_cache.update(replica.replica_id, num_ongoing)
 
     def _tell_set(self) -> None:
         replicas = {

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import grpc
 
+from cluster.peer_tls import PeerTls, open_channel
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
@@ -60,13 +61,17 @@ class StreamListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """Whom to attach to and as whom. resume_timeout_s: time for a broken stream to come back."""
+    """Whom to attach to and as whom. resume_timeout_s: time for a broken stream to come back.
+
+    tls: as the replica has it; without it the stream is in clear.
+    """
 
     address: str
     gateway_id: str
     secret: str
     resume_timeout_s: float = 0.5
     max_message_bytes: int = 16 * 1024 * 1024
+    tls: PeerTls | None = None
 
 
 class TokenStreamClient:
@@ -140,7 +145,7 @@ class TokenStreamClient:
             # A host that is gone answers nothing at all, so silence before Welcome has an end.
             async with (
                 asyncio.timeout(self._welcome_timeout_s()) as patience,
-                grpc.aio.insecure_channel(self._target.address, options=options) as channel,
+                open_channel(self._target.address, self._target.tls, options=options) as channel,
             ):
                 attach = channel.stream_stream(
                     METHOD,

@@ -44,6 +44,7 @@ class StreamBinding:
 
     port 0 takes any free one. secret: the cluster's; a peer without it is turned away.
     gateway_grace_s: how long a gateway whose stream broke may stay away before its requests end.
+    tls: without it the stream is in clear, which suits one host.
     """
 
     host: str
@@ -52,6 +53,7 @@ class StreamBinding:
     heartbeat_interval_s: float = 0.1
     gateway_grace_s: float = 3.0
     max_message_bytes: int = 16 * 1024 * 1024
+    tls: PeerTls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class TokenStreamServer:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {name: handler}),)
         )
-        port: int = server.add_insecure_port(f"{self._binding.host}:{self._binding.port}")
+        address = f"{self._binding.host}:{self._binding.port}"
+        port = open_port(server, address, self._binding.tls)
         await server.start()
         self._server = server
         self._beats = asyncio.create_task(self._beat_on())

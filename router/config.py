@@ -12,7 +12,8 @@ class RouterConfig:
 
     policy: which candidate takes a request.
     max_tries: most replicas that one request is offered to before the client gets an error.
-    accept_timeout_s: longest wait for a chosen replica to admit a request.
+    accept_timeout_s: longest wait for a chosen replica to admit a request while another could
+        take it; one that is alone is given up when it makes no step for stuck_after_s.
     heartbeat_interval_s: how often every replica says that it lives.
     suspect_after_missed: heartbeats in a row whose absence makes a replica suspect: it is chosen
         only when no other can be.

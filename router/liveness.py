@@ -82,3 +82,8 @@ class ReplicaLiveness:
             return 0.0
         age_s = now - self._last_step_at
         return age_s if age_s > self._stuck_after_s else 0.0
+
+    def is_advancing(self, now: float) -> bool:
+        """Whether the replica has work and makes progress with it, however slowly."""
+        can_be_heard = self.state(now) in (ReplicaState.ACTIVE, ReplicaState.SUSPECT)
+        return can_be_heard and self._has_work and self.stuck_s(now) == 0.0

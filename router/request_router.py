@@ -62,6 +62,10 @@ class RequestRouter:
         self._decisions[reason if len(candidates) == 1 else self._policy.name] += 1
         return self._reserve(chosen.status.replica_id, request)
 
+    def has_candidate(self, *, exclude: frozenset[str]) -> bool:
+        """Whether `choose` would find a replica."""
+        return bool(self._candidates(exclude)[0])
+
     def settle(self, reservation: Reservation) -> None:
         """The replica admitted the request: its own figure counts it from now on."""
         self._drop(reservation)

@@ -218,9 +218,28 @@ async def test_a_replica_that_left_the_set_is_given_up_and_another_is_chosen():
         await until(lambda: made.replicas[left].core.num_running == 0)
 
 
-async def test_a_replica_that_does_not_admit_in_time_is_given_up():
+async def test_a_replica_that_does_not_admit_in_time_is_given_up_for_another():
+    impatient = replace(FAST, accept_timeout_s=0.1)
+    async with cluster(num_replicas=2, script=EngineScript(step_s=0.5), config=impatient) as made:
+        feed = await made.dispatcher.open(a_request())
+        assert feed.request.attempt == 1
+        await feed.close()
+        await until(lambda: all(r.core.num_running == 0 for r in made.replicas.values()))
+
+
+async def test_a_slow_replica_that_is_alone_is_waited_for():
     impatient = replace(FAST, accept_timeout_s=0.1)
     async with cluster(script=EngineScript(step_s=0.5), config=impatient) as made:
+        request = a_request(max_tokens=1)
+        feed = await made.dispatcher.open(request)
+        assert feed.request.attempt == 0
+        assert await read_all(feed) == {0: expected_tokens(request)}
+        await feed.close()
+
+
+async def test_a_replica_that_stands_still_is_given_up_though_it_is_alone():
+    impatient = replace(FAST, accept_timeout_s=0.1, stuck_after_s=0.3)
+    async with cluster(script=EngineScript(step_s=2.0), config=impatient) as made:
         with pytest.raises(NoReplica):
             await made.dispatcher.open(a_request())
         await until(lambda: made.replicas["replica0"].core.num_running == 0)

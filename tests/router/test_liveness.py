@@ -101,3 +101,17 @@ def test_an_idle_replica_is_never_stuck():
     liveness = a_live_one()
     beat(liveness, 1000.0, age_s=999.0, work=False)
     assert liveness.stuck_s(1000.0) == 0.0
+
+
+def test_a_slow_replica_advances_until_it_is_stuck_lost_or_has_no_work():
+    liveness = a_live_one()
+    beat(liveness, 10.0, age_s=9.0, work=True)
+    assert liveness.is_advancing(10.0)
+    assert liveness.is_advancing(11.0), "a late heartbeat alone does not end it"
+    beat(liveness, 40.0, age_s=39.0, work=True)
+    assert not liveness.is_advancing(40.0)
+    beat(liveness, 41.0, work=False)
+    assert not liveness.is_advancing(41.0)
+    beat(liveness, 42.0, work=True)
+    liveness.on_lost()
+    assert not liveness.is_advancing(42.0)
