@@ -89,10 +89,6 @@ class ReplicaConfig:
     token_stream_port: TCP port of the token stream; 0 takes any free one.
     gateway_grace_s: how long a gateway may stay away from a replica before its requests end.
     max_stream_message_bytes: largest message of the token stream, in both directions.
-    peer_ca_file: who must have signed the certificate of every gateway and replica; empty leaves
-        the token stream in clear, which suits one host.
-    peer_cert_file: this cluster's certificate, for peer.pagoda.internal, as server and client.
-    peer_key_file: the key of that certificate.
     """
 
     num_replicas: int = 1
@@ -107,9 +103,6 @@ class ReplicaConfig:
     token_stream_port: int = 0
     gateway_grace_s: float = 3.0
     max_stream_message_bytes: int = 16 * 1024 * 1024
-    peer_ca_file: str = ""
-    peer_cert_file: str = ""
-    peer_key_file: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.num_replicas < 1:
@@ -134,18 +127,27 @@ class ReplicaConfig:
             raise ValueError(
                 f"shutdown_timeout_s={self.shutdown_timeout_s}: expected 0 seconds or more"
             )
-        peer_files = (self.peer_ca_file, self.peer_cert_file, self.peer_key_file)
-        if any(peer_files) and not all(peer_files):
+
+
+@dataclass(frozen=True, slots=True)
+class PeersConfig:
+    """Mutual TLS between gateways and replicas; without it their gRPC is in clear, for one host.
+
+    peer_ca_file: who must have signed the certificate of every peer; empty means no TLS.
+    peer_cert_file: the cluster's own certificate, for peer.pagoda.internal.
+    peer_key_file: the key of that certificate.
+    """
+
+    peer_ca_file: str = ""
+    peer_cert_file: str = ""
+    peer_key_file: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        files = (self.peer_ca_file, self.peer_cert_file, self.peer_key_file)
+        if any(files) and not all(files):
             raise ValueError(
                 "peer_ca_file, peer_cert_file and peer_key_file: expected all three or none"
             )
-
-    @property
-    def peer_tls(self) -> PeerTls | None:
-        """TLS between gateways and replicas; None in clear."""
-        if not self.peer_ca_file:
-            return None
-        return PeerTls(self.peer_ca_file, self.peer_cert_file, self.peer_key_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ class ClusterConfig:
 
     gateway: GatewayConfig = GatewayConfig()
     replica: ReplicaConfig = ReplicaConfig()
+    peers: PeersConfig = PeersConfig()
     engine: EngineConfig = EngineConfig(model=DEMO_MODEL)
     router: RouterConfig = RouterConfig()
     store: StoreConfig = StoreConfig()

@@ -19,6 +19,7 @@ from cluster.http_app import GatewayServices, build_http_app
 from cluster.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.gateway_reporter import GatewayReporter
+from cluster.peer_tls import PeerTls
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
@@ -62,7 +63,7 @@ class Gateway:
                 gateway_id=gateway_id,
                 secret=cluster_secret(os.environ),
                 max_message_bytes=config.replica.max_stream_message_bytes,
-                tls=config.replica.peer_tls,
+                tls=PeerTls.of(config.peers),
             ),
             config=config.router,
             router=router,

@@ -1,9 +1,11 @@
-"""Mutual TLS between gateways and replicas, so that the secret and the tokens cross hosts unread."""
+"""Mutual TLS between gateways and replicas: secret and tokens cross hosts unread."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+
+from cluster.config import PeersConfig
 
 # Replicas come and go at any address, so a certificate names the role and not the host.
 PEER_NAME = "peer.pagoda.internal"
@@ -23,6 +25,13 @@ class PeerTls:
     ca_file: str
     cert_file: str
     key_file: str = field(repr=False)
+
+    @classmethod
+    def of(cls, peers: PeersConfig) -> "PeerTls | None":
+        """As the settings say; None where there is to be none."""
+        if not peers.peer_ca_file:
+            return None
+        return cls(peers.peer_ca_file, peers.peer_cert_file, peers.peer_key_file)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a port that takes only peers with a certificate; raises PeerTlsUnusable."""

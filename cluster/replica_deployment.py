@@ -13,6 +13,7 @@ from cluster.engine_starting import EngineStarter
 from cluster.engine_supervisor import HealthLimits
 from cluster.metrics.ray_export import RayExport
 from cluster.open_requests import Acknowledgement
+from cluster.peer_tls import PeerTls
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_service import ReplicaIdentity, ReplicaService
 from cluster.token_stream_server import StreamBinding
@@ -92,5 +93,5 @@ def _binding(config: ClusterConfig) -> StreamBinding:
         heartbeat_interval_s=config.router.heartbeat_interval_s,
         gateway_grace_s=config.replica.gateway_grace_s,
         max_message_bytes=config.replica.max_stream_message_bytes,
-        tls=config.replica.peer_tls,
+        tls=PeerTls.of(config.peers),
     )

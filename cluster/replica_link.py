@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cluster.errors import ReplicaLost
 from cluster.live_codec import join_views
 from cluster.metrics.metric_report import MetricReport, decode_metric_report
+from cluster.peer_tls import PeerTls
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage
 from cluster.token_feed import NotAccepted, StreamFeed

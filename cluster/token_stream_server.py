@@ -16,6 +16,7 @@ import grpc
 
 from cluster.gateway_session import GatewaySession
 from cluster.metrics.metric_report import MAX_REPORT_BYTES, MetricReport, encode_metric_report
+from cluster.peer_tls import PeerTls, open_port
 from cluster.stream_codec import (
     METHOD,
     PROTOCOL_VERSION,
