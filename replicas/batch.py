@@ -33,6 +33,30 @@ class SampleSpec(NamedTuple):
     forbid_end: bool = False
 
 
+class CopyBlock(NamedTuple):
+    """The whole content of one block into another: what a fork writes to (copy-on-write)."""
+
+    source: int
+    target: int
+
+
+class CopyOut(NamedTuple):
+    """A block's content into a slot of the host-memory tier."""
+
+    block: int
+    host_slot: int
+
+
+class CopyIn(NamedTuple):
+    """A slot of the host-memory tier into a block."""
+
+    host_slot: int
+    block: int
+
+
+BlockMove = CopyBlock | CopyOut | CopyIn
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One step's work, as arrays that a runner can take as they are. R rows, T tokens.
@@ -46,6 +70,8 @@ class Batch:
     block_tables: [R, B] int32, row r uses its first ceil(context_lens[r] / block_size) entries.
     slots: [R] int32, a number below max_num_seqs that a request keeps while it runs.
     samples: rows that sample a token, in row order.
+    moves: block contents to move before anything of this step is computed, in this order. A batch
+        may consist of them alone (R = T = 0).
     """
 
     step: int
@@ -57,6 +83,7 @@ class Batch:
     block_tables: Int32Array
     slots: Int32Array
     samples: tuple[SampleSpec, ...]
+    moves: tuple[BlockMove, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from replicas.admission_queue import AdmissionQueue
 from replicas.block_allocator import BlockAllocator, PrefixMatch
-from replicas.block_table import BlockTables, num_blocks_for
 from replicas.config import SchedulerConfig
+from replicas.memory.request_memory import RequestMemory
 from replicas.request import FinishReason
 from replicas.request_state import RequestState
 from replicas.scheduler_totals import SchedulerTotals
@@ -38,12 +38,8 @@ class BatchScheduler:
         self._config = config
         self._queue = queue
         self._allocator = allocator
-        self._tables = BlockTables(
-            max_num_seqs=config.max_num_seqs,
-            max_blocks=num_blocks_for(config.max_model_len, config.block_size),
-        )
+        self._memory = RequestMemory(config, allocator)
         self._running: dict[RequestState, None] = {}
-        self._num_promised = 0
         self._step = 0
 
     @property
@@ -68,14 +64,14 @@ class BatchScheduler:
             plan.drop_preempted()
         for request, count in plan.rows():
             if count > 1:
-                self._publish(request, request.num_planned + count)
+                self._memory.publish(request, request.num_planned + count)
         if self.totals.preemptions == preemptions_before:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
         if not len(plan):
             return None
         self._step += 1
-        planned = plan.seal(self._step, self._tables, self._config.block_size)
+        planned = plan.seal(self._step, self._memory.tables, self._config.block_size)
         self.totals.computed_prompt_tokens += planned.num_prompt_tokens
         return planned
 
@@ -87,7 +83,7 @@ class BatchScheduler:
         if request.slot is None:
             self._queue.note_token()
         elif len(request.tokens) // self._config.block_size > request.num_published:
-            self._publish(request, request.num_planned)
+            self._memory.publish(request, request.num_planned)
 
     def finish(self, request: RequestState, reason: FinishReason, now: float) -> None:
         """End a request wherever it is; its blocks can be handed out at once.
@@ -107,24 +103,14 @@ class BatchScheduler:
     def check(self) -> None:
         """Assert every invariant of queue, running requests, tables and allocator."""
         self._queue.check()
-        self._allocator.check(request.blocks for request in self._running)
-        slots = [request.slot for request in self._running]
-        assert len(set(slots)) == len(slots), "two requests share a slot"
-        assert len(slots) + self._tables.num_free_slots == self._config.max_num_seqs
-        promised = 0
+        self._memory.check(tuple(self._running))
         for request in self._running:
             assert request.finish_reason is None, "an ended request is running"
-            assert request.num_planned <= len(request.blocks) * self._config.block_size
             assert request.num_planned <= len(request.tokens) + request.num_unresolved
-            promised += request.num_promised
-        assert promised == self._num_promised, (promised, self._num_promised)
 
     def num_unfilled_slots(self) -> int:
-        """Slots of held blocks that hold no token; only last blocks can have any."""
-        block_size = self._config.block_size
-        return sum(
-            len(request.blocks) * block_size - request.num_planned for request in self._running
-        )
+        """Slots of held blocks that hold no token."""
+        return sum(self._memory.num_unfilled_slots(request) for request in self._running)
 
     # Planning, in the order of a step.
 
@@ -156,16 +142,16 @@ class BatchScheduler:
                 plan.add(request, count)
 
     def _plan_admissions(self, plan: StepPlan, now: float) -> None:
-        if not len(self._queue) or not self._tables.num_free_slots:
+        if not len(self._queue) or not self._memory.tables.num_free_slots:
             return
         overtaken: list[RequestState] = []
         for request in self._queue.in_order(now):
-            if not plan.budget_left or not self._tables.num_free_slots:
+            if not plan.budget_left or not self._memory.tables.num_free_slots:
                 break
-            match = self._match(request)
+            match = self._memory.match(request)
             if request.num_unresolved or self._waits_for_block(request, match, now):
                 continue
-            if not self._fits(request, match):
+            if not self._memory.fits(request, match, is_alone=not self._running):
                 if request.num_overtakes >= MAX_OVERTAKES or len(overtaken) >= MAX_PASSED_OVER:
                     break
                 overtaken.append(request)
@@ -174,22 +160,11 @@ class BatchScheduler:
             for passed in overtaken:
                 passed.num_overtakes += 1
             count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
-            self._extend(request, self._blocks_short(request, count))
+            self._memory.grow(request, count)
             plan.add(request, count)
-            self._publish(request, request.num_planned + count)
+            self._memory.publish(request, request.num_planned + count)
 
     # Admission.
-
-    def _match(self, request: RequestState) -> PrefixMatch:
-        """Findable blocks of its known tokens, less the last token, which must be computed."""
-        if not self._shares_blocks(request):
-            return PrefixMatch((), 0, next_is_pending=False)
-        names = request.full_block_names(self._config.block_size, len(request.tokens) - 1)
-        return self._allocator.find_prefix(names)
-
-    def _shares_blocks(self, request: RequestState) -> bool:
-        """With others, or (prefix caching off) among its own choices through a root of its own."""
-        return self._config.enable_prefix_caching or request.origin.num_choices > 1
 
     def _waits_for_token(self, request: RequestState) -> bool:
         return request.num_unresolved > 0 and request.origin.sampling.needs_last_token
@@ -202,58 +177,23 @@ class BatchScheduler:
             request.pending_since = now
         return now - request.pending_since < self._config.pending_block_timeout_s
 
-    def _fits(self, request: RequestState, match: PrefixMatch) -> bool:
-        """Whether its known tokens and some headroom fit above the watermark.
-
-        With nothing else running only the tokens themselves count: the request would otherwise
-        wait for room that nobody will give back.
-        """
-        needed = num_blocks_for(len(request.tokens) + 1, self._config.block_size)
-        needed -= len(match.blocks)
-        left = self._allocator.num_free - match.num_free_blocks - self._num_promised - needed
-        if not self._running:
-            return left >= 0
-        return left >= self._config.watermark_blocks + self._config.headroom_blocks
-
     def _start(self, request: RequestState, match: PrefixMatch, now: float) -> None:
-        """Give it a slot and the blocks that were found, and announce those it will compute."""
+        """It runs from now on, with the blocks that were found."""
         self._queue.remove(request)
-        request.slot = self._tables.take_slot()
         self._running[request] = None
-        self._allocator.share(match.blocks)
-        self._tables.append(request.slot, match.blocks, at=0)
-        request.blocks = list(match.blocks)
-        request.num_published = len(match.blocks)
-        request.num_planned = len(match.blocks) * self._config.block_size
+        self._memory.start(request, match)
         request.pending_since = None
-        num_blocks = num_blocks_for(len(request.tokens), self._config.block_size)
-        request.num_promised = num_blocks - len(match.blocks)
-        self._num_promised += request.num_promised
-        self._announce(request)
         if request.timeline.scheduled_at is None:
             request.num_cached_tokens = min(request.num_planned, request.num_prompt_tokens)
             self.totals.prompt_tokens += request.num_prompt_tokens
             self.totals.hit_tokens += request.num_cached_tokens
         request.mark(scheduled_at=now)
 
-    def _announce(self, request: RequestState) -> None:
-        if not self._shares_blocks(request):
-            return
-        num_names = len(request.tokens) // self._config.block_size
-        names = request.full_block_names(self._config.block_size, len(request.tokens))
-        self._allocator.announce(names[request.num_published : num_names], request)
-        request.num_announced = num_names
-
-    # Memory.
-
-    def _blocks_short(self, request: RequestState, num_tokens: int) -> int:
-        needed = num_blocks_for(request.num_planned + num_tokens, self._config.block_size)
-        return needed - len(request.blocks)
+    # Preemption.
 
     def _grow(self, request: RequestState, num_tokens: int) -> bool:
         """Make room for more tokens, preempting others if need be; False if it lost its place."""
-        num_short = self._blocks_short(request, num_tokens)
-        while not self._allocator.can_allocate(num_short):
+        while not self._memory.has_room(request, num_tokens):
             victim = choose_victim(
                 self._running,
                 block_size=self._config.block_size,
@@ -263,38 +203,8 @@ class BatchScheduler:
             self._preempt(victim)
             if victim is request:
                 return False
-        self._extend(request, num_short)
+        self._memory.grow(request, num_tokens)
         return True
-
-    def _extend(self, request: RequestState, num_blocks: int) -> None:
-        if num_blocks <= 0:
-            return
-        assert request.slot is not None
-        blocks = self._allocator.allocate(num_blocks)
-        self._tables.append(request.slot, blocks, at=len(request.blocks))
-        request.blocks.extend(blocks)
-        num_kept_promises = min(num_blocks, request.num_promised)
-        request.num_promised -= num_kept_promises
-        self._num_promised -= num_kept_promises
-
-    def _publish(self, request: RequestState, num_planned: int) -> None:
-        """Make its full blocks findable: those with known tokens that are planned to be computed.
-
-        Findable before they are computed, since whoever finds them is computed later: batches run
-        in order, and within a step every layer writes K and V before it attends.
-        """
-        if not self._shares_blocks(request):
-            return
-        block_size = self._config.block_size
-        names = request.full_block_names(block_size, num_planned)
-        for index in range(request.num_published, len(names)):
-            self._allocator.publish(
-                request.blocks[index],
-                names[index],
-                parent=request.parent_name(index),
-                token_ids=request.tokens[index * block_size : (index + 1) * block_size],
-            )
-        request.num_published = max(request.num_published, len(names))
 
     def _preempt(self, request: RequestState) -> None:
         """Take its blocks and its slot; its tokens stay, so nothing but time is lost."""
@@ -305,15 +215,5 @@ class BatchScheduler:
         self._queue.readmit(request)
 
     def _release(self, request: RequestState) -> None:
-        assert request.slot is not None
-        self._num_promised -= request.num_promised
-        self._allocator.withdraw(request.names[: request.num_announced], request)
-        self._allocator.free(request.blocks)
-        self._tables.give_back(request.slot)
+        self._memory.release(request)
         del self._running[request]
-        request.blocks = []
-        request.slot = None
-        request.num_planned = 0
-        request.num_promised = 0
-        request.num_published = 0
-        request.num_announced = 0
