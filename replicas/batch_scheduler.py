@@ -68,10 +68,11 @@ class BatchScheduler:
         if self.totals.preemptions == preemptions_before:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
-        if not len(plan):
+        moves = self._memory.take_moves()
+        if not len(plan) and not moves:
             return None
         self._step += 1
-        planned = plan.seal(self._step, self._memory.tables, self._config.block_size)
+        planned = plan.seal(self._step, self._memory.tables, self._config.block_size, moves)
         self.totals.computed_prompt_tokens += planned.num_prompt_tokens
         return planned
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replicas.batch import UNRESOLVED, Batch, SampleSpec
+from replicas.batch import UNRESOLVED, Batch, BlockMove, SampleSpec
 from replicas.block_table import BlockTables, num_blocks_for, slots_of
 from replicas.request_state import RequestState
 
@@ -55,8 +55,13 @@ class StepPlan:
         self._requests = [request for request, _count in kept]
         self._counts = [count for _request, count in kept]
 
-    def seal(self, step: int, tables: BlockTables, block_size: int) -> PlannedStep:
-        """Turn the rows into a batch, and count its tokens as planned and its samples as coming."""
+    def seal(
+        self, step: int, tables: BlockTables, block_size: int, moves: tuple[BlockMove, ...] = ()
+    ) -> PlannedStep:
+        """Turn the rows into a batch, and count its tokens as planned and its samples as coming.
+
+        moves: what the batch moves before it computes; there may be no rows beside them.
+        """
         starts = np.array([request.num_planned for request in self._requests], dtype=np.int64)
         slots = np.array([request.slot for request in self._requests], dtype=np.int32)
         counts = np.array(self._counts, dtype=np.int64)
@@ -70,7 +75,8 @@ class StepPlan:
         rows = np.repeat(np.arange(len(counts)), counts)
         positions = np.arange(len(rows)) - query_start[rows] + starts[rows]
         context_lens = (starts + counts).astype(np.int32)
-        block_tables = tables.rows(slots, num_blocks_for(int(context_lens.max()), block_size))
+        most_blocks = num_blocks_for(int(context_lens.max(initial=0)), block_size)
+        block_tables = tables.rows(slots, most_blocks)
         batch = Batch(
             step=step,
             token_ids=np.array(token_ids, dtype=np.int64),
@@ -81,6 +87,7 @@ class StepPlan:
             block_tables=block_tables,
             slots=slots,
             samples=tuple(samples),
+            moves=moves,
         )
         return PlannedStep(batch, tuple(self._requests), tuple(sampling), num_prompt_tokens)
 

@@ -4,6 +4,7 @@ The scheduler decides who runs; this says what that takes in blocks and does the
 that a request's blocks change in one place only (lecture 10, 10.3 and 10.4).
 """
 
+from replicas.batch import BlockMove
 from replicas.block_allocator import BlockAllocator, PrefixMatch
 from replicas.block_table import BlockTables, num_blocks_for
 from replicas.config import SchedulerConfig
@@ -11,7 +12,11 @@ from replicas.request_state import RequestState
 
 
 class RequestMemory:
-    """Blocks and slots of the running requests, in one pool that all of them share."""
+    """Blocks and slots of the running requests, in one pool that all of them share.
+
+    moves: block contents that the step being planned moves before it computes, in this order. Each
+    sees all that earlier steps compute, since batches are executed as they were planned.
+    """
 
     def __init__(self, config: SchedulerConfig, allocator: BlockAllocator) -> None:
         self.tables = BlockTables(
@@ -21,6 +26,13 @@ class RequestMemory:
         self._config = config
         self._allocator = allocator
         self._num_promised = 0
+        self.moves: list[BlockMove] = []
+
+    def take_moves(self) -> tuple[BlockMove, ...]:
+        """The moves of the step being planned, which is about to be sealed."""
+        moves = tuple(self.moves)
+        self.moves.clear()
+        return moves
 
     def match(self, request: RequestState) -> PrefixMatch:
         """Findable blocks of its known tokens, less the last token, which must be computed."""
