@@ -14,6 +14,7 @@ from replicas.request import SamplingParams
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
 
 UNRESOLVED = -1
 
@@ -94,3 +95,22 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens in this step, over all rows."""
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What came of a batch, S samples in the order of Batch.samples.
+
+    token_ids: [S]. logprobs: [S], of the sampled tokens; top_ids, top_logprobs: [S, K], the K most
+    likely tokens of each row, likeliest first, K being the largest num_logprobs in the batch. None
+    if nobody asked. They are of the model's own distribution, before temperature, filters and
+    forbidden tokens. A row that did not ask holds NaN and UNRESOLVED; one that asked for less than
+    K reads only its own first columns.
+    move_s: seconds that the batch's moves took.
+    """
+
+    token_ids: Int64Array
+    logprobs: Float32Array | None = None
+    top_ids: Int64Array | None = None
+    top_logprobs: Float32Array | None = None
+    move_s: float = 0.0

@@ -230,11 +230,12 @@ class Engine:
 
     def _commit(self, done: StepInFlight, now: float) -> None:
         """Append the sampled tokens; those of requests that ended meanwhile are dropped."""
-        assert done.token_ids is not None
+        assert done.sampled is not None
         if self._view.is_watching:
             rows = step_rows(done.planned)
             self._view.note_step(rows, started_at=now - done.run_s, ended_at=now)
-        for state, token_id in zip(done.planned.sampling, done.token_ids.tolist(), strict=True):
+        token_ids = done.sampled.token_ids.tolist()
+        for state, token_id in zip(done.planned.sampling, token_ids, strict=True):
             if state.finish_reason is not None:
                 continue
             self._scheduler.append_token(state, token_id)
@@ -315,6 +316,8 @@ class Engine:
             cancelled_total=totals.cancelled,
             refused_total=totals.refused,
             num_low_watermark_steps_total=totals.low_watermark_steps,
+            forks_total=totals.forks,
+            copied_blocks_total=totals.copied_blocks,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kvstore.block_store import BlockLayout, KvDtype
 from replicas.config import EngineConfig
 from replicas.host_memory import host_memory
 from replicas.kernels.interface import LayerCache
@@ -16,6 +17,10 @@ log = logging.getLogger(__name__)
 
 # Never ask for more than this share of what is free right now.
 _MOST_OF_FREE = 0.9
+_KV_DTYPES: dict[torch.dtype, KvDtype] = {
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +85,47 @@ def size_kv_cache(
     return KvCacheSize(num_blocks, bytes_each, size, allowed, why)
 
 
+class KvCache:
+    """K and V of every layer. keys, values: [num_layers, num_blocks, block_size, G, D].
+
+    One tensor for all layers, so that a block moves in one copy; a layer sees its own part.
+    """
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self._keys = keys
+        self._values = values
+        self.layers = [
+            LayerCache(*halves) for halves in zip(keys.unbind(0), values.unbind(0), strict=True)
+        ]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the blocks lie."""
+        return self._keys.device
+
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """What makes up a block, in the order of kvstore.block_store.BlockLayout.
+
+        Each is [num_layers, num_blocks, ...] and contiguous.
+        """
+        return (self._keys, self._values)
+
+
 def allocate(
     model: ModelConfig, size: KvCacheSize, dtype: torch.dtype, device: torch.device
-) -> list[LayerCache]:
-    """K and V of every layer, [num_blocks, block_size, G, D] each.
+) -> KvCache:
+    """Zeroed blocks: a masked slot is multiplied by 0, and chance bytes could be NaN.
 
-    Zeroed: a masked slot is multiplied by 0, and chance bytes could be NaN. On a CPU the system
-    hands out zeroed pages as they are first used, so a large cache costs nothing at start;
-    torch.zeros writes to every page (10 s for 6 GB).
+    On a CPU the system hands out zeroed pages as they are first used, so a large cache costs
+    nothing at start; torch.zeros writes to every page (10 s for 6 GB).
     """
-    shape = (size.num_blocks, size.block_size, model.num_kv_heads, model.head_dim)
+    shape = (
+        model.num_layers,
+        size.num_blocks,
+        size.block_size,
+        model.num_kv_heads,
+        model.head_dim,
+    )
 
     def zeros() -> torch.Tensor:
         if device.type != "cpu":
@@ -97,7 +133,21 @@ def allocate(
         pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(pages).view(dtype).view(shape)
 
-    return [LayerCache(zeros(), zeros()) for _ in range(model.num_layers)]
+    return KvCache(zeros(), zeros())
+
+
+def block_layout(
+    model: ModelConfig, block_size: int, dtype: torch.dtype, *, fingerprint: str
+) -> BlockLayout:
+    """How the bytes of one block lie, in a host slot and in a block store."""
+    return BlockLayout(
+        fingerprint=fingerprint,
+        dtype=_KV_DTYPES[dtype],
+        num_layers=model.num_layers,
+        block_size=block_size,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+    )
 
 
 def _room_bytes(config: EngineConfig, device: torch.device) -> tuple[int, str]:

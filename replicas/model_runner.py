@@ -5,15 +5,18 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from replicas.batch import UNRESOLVED, Batch, Int64Array, SampleSpec
+from replicas.batch import UNRESOLVED, Batch, Sampled, SampleSpec
+from replicas.block_copier import BlockCopier
 from replicas.config import EngineConfig
 from replicas.kernels.interface import Kernels
 from replicas.kernels.select import select_kernels
-from replicas.kv_cache import allocate, size_kv_cache
+from replicas.kv_cache import allocate, block_layout, size_kv_cache
+from replicas.memory.host_buffer import HostBuffer
 from replicas.models.decoder import Decoder
 from replicas.models.model_config import ModelConfig
 from replicas.models.prepared_model import PreparedModel
@@ -25,6 +28,8 @@ from replicas.runner import NearlyDone
 from replicas.sampler import Sampler
 
 log = logging.getLogger(__name__)
+
+_NOTHING = Sampled(np.empty(0, dtype=np.int64))
 
 WrapKernels = Callable[[Kernels], Kernels]
 
@@ -69,7 +74,10 @@ class ModelRunner:
                 name=prepared.name,
             )
         # Ordinary tensors, so that blocks can be copied in and out by others.
-        self._caches = allocate(model, size, dtype, device)
+        cache = allocate(model, size, dtype, device)
+        self._caches = cache.layers
+        self._copier = BlockCopier(cache)
+        self.layout = block_layout(model, size.block_size, dtype, fingerprint=prepared.fingerprint)
         self._last_tokens = torch.zeros(
             config.scheduler.max_num_seqs, dtype=torch.int64, device=device
         )
@@ -96,18 +104,33 @@ class ModelRunner:
         """Longest context in tokens that model, settings and cache allow."""
         return self._size.max_model_len
 
+    def bind_host_buffer(self, buffer: HostBuffer) -> None:
+        """Where blocks are copied out to; its slots hold `layout.payload_bytes` each.
+
+        Bind it before the first batch that names a host slot; it is closed by whoever made it.
+        """
+        self._copier.bind_host_buffer(buffer)
+
     @torch.inference_mode()
-    def run(self, batch: Batch, nearly_done: NearlyDone) -> Int64Array:
-        """Sampled token ids, [len(batch.samples)] int64, in the order of batch.samples."""
+    def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
+        """Do the batch's moves, compute its rows, sample."""
+        moved = self._copier.move(batch.moves) if batch.moves else None
+        if batch.num_rows:
+            sampled = self._compute(batch, nearly_done)
+        else:
+            nearly_done()
+            sampled = _NOTHING
+        return sampled if moved is None else replace(sampled, move_s=moved())
+
+    def _compute(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
         logits = self._decoder.logits(batch, self._resolve(batch), self._caches, nearly_done)
         if not batch.samples:
-            return np.empty(0, dtype=np.int64)
+            return _NOTHING
         tokens = self._sampler.sample(logits, batch.samples)
         rows = np.fromiter((sample.row for sample in batch.samples), dtype=np.int64)
         slots = torch.from_numpy(batch.slots[rows].astype(np.int64)).to(self._device)
         self._last_tokens.index_copy_(0, slots, tokens)
-        result: Int64Array = tokens.cpu().numpy()
-        return result
+        return Sampled(tokens.cpu().numpy())
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
@@ -130,6 +153,7 @@ class ModelRunner:
     def close(self) -> None:
         """Release the KV cache and the weights."""
         self._caches.clear()
+        self._copier.close()
         with suppress(AttributeError):
             del self._decoder
         if self._device.type == "cuda":

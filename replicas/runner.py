@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from replicas.batch import Batch, Int64Array
+from replicas.batch import Batch, Sampled
 
 NearlyDone = Callable[[], None]
 
@@ -15,9 +15,10 @@ class Runner(Protocol):
     sampled token of every slot for the UNRESOLVED tokens of the next batch.
     """
 
-    def run(self, batch: Batch, nearly_done: NearlyDone) -> Int64Array:
-        """Sampled token ids, [len(batch.samples)] int64, in the order of batch.samples.
+    def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
+        """Do the batch's moves in their order, compute its rows, sample.
 
+        When it returns, every host slot that a move read or wrote may be used by others.
         Calls `nearly_done` once, shortly before it returns, so that the next batch can be planned
         late enough to take new arrivals in and early enough not to leave the device idle.
         """

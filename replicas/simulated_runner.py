@@ -5,8 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from replicas.batch import UNRESOLVED, Batch, Int64Array
+from kvstore.block_store import BlockLayout
+from replicas.batch import UNRESOLVED, Batch, BlockMove, CopyBlock, CopyIn, CopyOut, Sampled
+from replicas.memory.host_buffer import HostBuffer
 from replicas.runner import NearlyDone
 
 _MIX = 0x9E3779B97F4A7C15
@@ -15,7 +18,8 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a step: fixed part, per token through the linear layers, per token attended to.
+    """Seconds of a step: fixed part, per token through the linear layers, per token attended to,
+    per block moved.
 
     The step cost of lecture 11, 11.3: weights read once, KV read per request.
     """
@@ -23,6 +27,7 @@ class StepCost:
     fixed_s: float = 0.0
     per_token_s: float = 0.0
     per_context_token_s: float = 0.0
+    per_move_s: float = 0.0
 
     def of(self, batch: Batch) -> float:
         """Seconds that this batch takes."""
@@ -30,7 +35,12 @@ class StepCost:
             self.fixed_s
             + self.per_token_s * batch.num_tokens
             + self.per_context_token_s * float(batch.context_lens.sum())
+            + self.move_s(batch)
         )
+
+    def move_s(self, batch: Batch) -> float:
+        """The part of it that moves take."""
+        return self.per_move_s * len(batch.moves)
 
 
 class SimulatedRunner:
@@ -38,7 +48,7 @@ class SimulatedRunner:
 
     The "KV cache" stores, in each slot, a digest of the whole prefix up to that token, so a token
     sampled from it depends on every token before it, read through the block table: a scheduler or
-    allocator that mixes up blocks yields other tokens.
+    allocator that mixes up blocks yields other tokens. Moves carry the digests of a block about.
 
     cost: what to hand to `sleep` for each step. vocab_size: sampled ids are below it.
     """
@@ -57,13 +67,33 @@ class SimulatedRunner:
         self._vocab_size = vocab_size
         self._cost = cost
         self._sleep = sleep
-        self._digests = np.zeros(num_blocks * block_size, dtype=np.uint64)
+        self._digests = np.zeros((num_blocks, block_size), dtype=np.uint64)
+        self._flat_digests = self._digests.reshape(-1)
+        self._host: npt.NDArray[np.uint64] | None = None
+        # 8 bytes a token, half of them called K and half V.
+        self.layout = BlockLayout(
+            fingerprint="simulated",
+            dtype="float32",
+            num_layers=1,
+            block_size=block_size,
+            num_kv_heads=1,
+            head_dim=1,
+        )
         self._last_tokens = [UNRESOLVED] * max_num_seqs
 
-    def run(self, batch: Batch, nearly_done: NearlyDone) -> Int64Array:
-        """Sampled token ids [len(batch.samples)]."""
+    def bind_host_buffer(self, buffer: HostBuffer) -> None:
+        """Where digests are copied out to; its slots hold `layout.payload_bytes` each."""
+        assert buffer.slot_bytes == self.layout.payload_bytes, buffer.slot_bytes
+        self._host = buffer.slots.view(np.uint64)
+
+    def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
+        """Move digests, extend every row, sample."""
+        move_s = 0.0
         if self._cost is not None:
+            move_s = self._cost.move_s(batch)
             self._sleep(self._cost.of(batch))
+        for move in batch.moves:
+            self._move(move)
         ends = [self._extend_row(batch, row) for row in range(batch.num_rows)]
         nearly_done()
         tokens = []
@@ -72,10 +102,24 @@ class SimulatedRunner:
             token = _mix(mixed + sample.position) % self._vocab_size
             self._last_tokens[int(batch.slots[sample.row])] = token
             tokens.append(token)
-        return np.array(tokens, dtype=np.int64)
+        return Sampled(np.array(tokens, dtype=np.int64), move_s=move_s)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Let go of the host buffer."""
+        self._host = None
+
+    def _move(self, move: BlockMove) -> None:
+        match move:
+            case CopyBlock(source, target):
+                self._digests[target] = self._digests[source]
+            case CopyOut(block, host_slot):
+                self._host_slots()[host_slot] = self._digests[block]
+            case CopyIn(host_slot, block):
+                self._digests[block] = self._host_slots()[host_slot]
+
+    def _host_slots(self) -> npt.NDArray[np.uint64]:
+        assert self._host is not None, "a move to or from host memory without a host buffer"
+        return self._host
 
     def _extend_row(self, batch: Batch, row: int) -> int:
         start, stop = int(batch.query_start[row]), int(batch.query_start[row + 1])
@@ -88,14 +132,14 @@ class SimulatedRunner:
                 token = self._last_tokens[int(batch.slots[row])]
                 assert token != UNRESOLVED, "a slot without a sampled token"
             digest = _mix(digest ^ (token + 1))
-            self._digests[int(batch.slot_mapping[index])] = digest
+            self._flat_digests[int(batch.slot_mapping[index])] = digest
         return digest
 
     def _digest_before(self, batch: Batch, row: int, position: int) -> int:
         if position == 0:
             return 0
         block = int(batch.block_tables[row, (position - 1) // self._block_size])
-        return int(self._digests[block * self._block_size + (position - 1) % self._block_size])
+        return int(self._digests[block, (position - 1) % self._block_size])
 
 
 def _mix(value: int) -> int:

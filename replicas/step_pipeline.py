@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicas.batch import Int64Array
+from replicas.batch import Sampled
 from replicas.runner import Runner
 from replicas.step_plan import PlannedStep
 
@@ -24,7 +24,7 @@ class StepInFlight:
     planned: PlannedStep
     nearly_done: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
-    token_ids: Int64Array | None = None
+    sampled: Sampled | None = None
     error: BaseException | None = None
     run_s: float = 0.0
 
@@ -32,7 +32,7 @@ class StepInFlight:
         """Compute it; an error is kept for whoever asks for the result."""
         started = time.perf_counter()
         try:
-            self.token_ids = runner.run(self.planned.batch, self.nearly_done.set)
+            self.sampled = runner.run(self.planned.batch, self.nearly_done.set)
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
             self.error = error
         self.run_s = time.perf_counter() - started

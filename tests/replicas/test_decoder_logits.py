@@ -104,6 +104,6 @@ def test_a_step_in_which_nobody_samples_still_fills_the_cache(tmp_path: Path) ->
             for name in first.__dataclass_fields__
         }
     )
-    assert len(runner.run(silent, lambda: None)) == 0
+    assert len(runner.run(silent, lambda: None).token_ids) == 0
     logits = runner.logits(batch_of([request.part(20, 30)]))
     torch.testing.assert_close(logits[0], model.own_logits(prompt)[-1], atol=TOLERANCE, rtol=0)

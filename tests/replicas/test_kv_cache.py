@@ -79,7 +79,7 @@ def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_caches_have_the_shape_that_kernels_expect_and_start_at_zero() -> None:
-    caches = allocate(MODEL, size(num_blocks_override=5), torch.bfloat16, CPU)
+    caches = allocate(MODEL, size(num_blocks_override=5), torch.bfloat16, CPU).layers
     assert len(caches) == 3
     for cache in caches:
         assert cache.keys.shape == cache.values.shape == (5, 8, 2, 16)

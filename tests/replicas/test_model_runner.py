@@ -47,20 +47,20 @@ def test_an_unresolved_token_is_what_its_slot_sampled_last(model: TinyModel) -> 
     requests = paged_requests(random_prompts([9, 14, 6]))
     # Slots need not be rows.
     requests = [replace(each, slot=slot) for each, slot in zip(requests, (5, 0, 31), strict=True)]
-    first = runner.run(batch_of([each.whole() for each in requests]), ignore).tolist()
+    first = runner.run(batch_of([each.whole() for each in requests]), ignore).token_ids.tolist()
     known = [grown(each, token) for each, token in zip(requests, first, strict=True)]
     last = [each.part(len(each.token_ids) - 1, len(each.token_ids)) for each in known]
     batch = batch_of([last[2], last[0], last[1]])
-    expected = runner.run(batch, ignore).tolist()
+    expected = runner.run(batch, ignore).token_ids.tolist()
     # Run again from the first step, now with the tokens left open.
     runner.run(batch_of([each.whole() for each in requests]), ignore)
-    assert runner.run(unresolved(batch, 0, 2), ignore).tolist() == expected
+    assert runner.run(unresolved(batch, 0, 2), ignore).token_ids.tolist() == expected
 
 
 def test_a_slot_keeps_its_token_while_other_slots_sample(model: TinyModel) -> None:
     runner = model.runner()
     kept, other = paged_requests(random_prompts([8, 8], seed=1))
-    (token,) = runner.run(batch_of([kept.whole()]), ignore).tolist()
+    (token,) = runner.run(batch_of([kept.whole()]), ignore).token_ids.tolist()
     for end in (3, 8):
         runner.run(batch_of([other.part(0, end)]), ignore)
     part = grown(kept, token).part(8, 9)
@@ -87,7 +87,7 @@ def test_each_row_samples_by_its_own_settings(model: TinyModel) -> None:
         Part(each, 0, 9, warm if row % 2 else SamplingParams(max_tokens=1, temperature=0.0))
         for row, each in enumerate(requests)
     ]
-    together = runner.run(batch_of(parts), ignore)
+    together = runner.run(batch_of(parts), ignore).token_ids
     greedy = runner.logits(batch_of(parts)).argmax(-1).numpy()
     assert np.array_equal(together[::2], greedy[::2])
     assert not np.array_equal(together[1::2], greedy[1::2])
@@ -98,7 +98,7 @@ def test_warm_up_leaves_no_token_behind(model: TinyModel) -> None:
     runner.warm_up()
     (request,) = paged_requests(random_prompts([9]))
     expected = model.own_logits(request.token_ids)[-1].argmax().item()
-    assert runner.run(batch_of([request.whole()]), ignore).tolist() == [expected]
+    assert runner.run(batch_of([request.whole()]), ignore).token_ids.tolist() == [expected]
 
 
 def test_a_cache_smaller_than_the_budget_can_be_warmed_up(model: TinyModel) -> None:
@@ -133,7 +133,8 @@ def test_timed_kernels_split_a_step_and_change_nothing(model: TinyModel) -> None
     runner = ModelRunner(model.prepared, config, wrap_kernels=wrap)
     (request,) = paged_requests(random_prompts([30]))
     batch = batch_of([request.whole()])
-    assert np.array_equal(runner.run(batch, ignore), model.runner().run(batch, ignore))
+    tokens = runner.run(batch, ignore).token_ids
+    assert np.array_equal(tokens, model.runner().run(batch, ignore).token_ids)
     times = timed[0].take()
     assert min(times.linear_s, times.attention_s, times.store_s, times.plan_s, times.other_s) > 0
     assert timed[0].take().total_s == 0

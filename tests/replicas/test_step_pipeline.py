@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from replicas.batch import Sampled
 from replicas.step_pipeline import InlinePipeline, ThreadedPipeline
 from tests.replicas.engine_harness import config, engine, prompt, request, submit, tokens
 
@@ -26,7 +27,7 @@ class GatedRunner:
         self.started.append(batch)
         nearly_done()
         assert self.may_end.acquire(timeout=10)
-        return np.zeros(0, dtype=np.int64)
+        return Sampled(np.zeros(0, dtype=np.int64))
 
     def close(self):
         self.closed = True
@@ -64,7 +65,7 @@ def test_planning_waits_until_the_last_started_step_is_nearly_done():
             assert not passed.wait(0.05), "planning went ahead of nearly_done"
             nearly_done()
             assert passed.wait(10)
-            return np.zeros(0, dtype=np.int64)
+            return Sampled(np.zeros(0, dtype=np.int64))
 
     pipeline = threaded(Slow())
     pipeline.start(Step("only"))
