@@ -66,15 +66,24 @@ class Estimate:
 
 
 def swap_or_recompute(
-    num_tokens: int, *, kv_bytes_per_token: int, cost: PrefillCost, speeds: MeasuredSpeeds
+    num_tokens: int,
+    *,
+    kv_bytes_per_token: int,
+    cost: PrefillCost,
+    speeds: MeasuredSpeeds,
+    num_kept_tokens: int = 0,
 ) -> Estimate:
-    """For a preempted request: out and back again, against a second prefill."""
-    num_bytes = num_tokens * kv_bytes_per_token
+    """For a preempted request: out and back again, against a second prefill.
+
+    num_tokens: computed so far. num_kept_tokens: the first of them, in blocks that others hold.
+    """
+    num_bytes = (num_tokens - num_kept_tokens) * kv_bytes_per_token
     out_s = num_bytes / speeds.out_bytes_per_s
     back_s = num_bytes / speeds.back_bytes_per_s
     return Estimate(
         move_s=speeds.round_trip_s + out_s + back_s,
-        recompute_s=cost.flops(num_tokens) / speeds.prefill_flops_per_s,
+        recompute_s=cost.flops(num_tokens, num_cached_tokens=num_kept_tokens)
+        / speeds.prefill_flops_per_s,
     )
 
 
