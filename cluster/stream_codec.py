@@ -13,6 +13,7 @@ from replicas.request import (
     RefusalReason,
     Timeline,
     TokenEntry,
+    TokenLogprob,
 )
 
 PROTOCOL_VERSION = 1
@@ -113,6 +114,12 @@ def encode_entry(entry: TokenEntry) -> wire.Entry:
                 num_preemptions=entry.timeline.num_preemptions,
             )
         )
+    for each in entry.logprobs:
+        message.logprobs.add(
+            logprob=each.logprob,
+            top_ids=[token_id for token_id, _logprob in each.top],
+            top_logprobs=[logprob for _token_id, logprob in each.top],
+        )
     return message
 
 
@@ -129,6 +136,10 @@ def decode_entry(message: wire.Entry) -> TokenEntry:
         num_cached_tokens=message.num_cached_tokens,
         refusal=_decode_refusal(message.refusal) if message.HasField("refusal") else None,
         timeline=_decode_timeline(message.timeline) if message.HasField("timeline") else None,
+        logprobs=tuple(
+            TokenLogprob(each.logprob, tuple(zip(each.top_ids, each.top_logprobs, strict=True)))
+            for each in message.logprobs
+        ),
     )
 
 

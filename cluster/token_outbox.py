@@ -139,6 +139,8 @@ class TokenOutbox:
         num_tokens = 0
         for key, entry in list(self._entries.items()):
             num_tokens += len(entry.token_ids)
+            # A likely token's id and log probability take about as much room as a token.
+            num_tokens += sum(2 + 2 * len(each.top) for each in entry.logprobs)
             if taken and num_tokens > self._max_message_tokens:
                 break
             taken.append(self._entries.pop(key))
@@ -182,4 +184,5 @@ def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:
         num_cached_tokens=earlier.num_cached_tokens or later.num_cached_tokens,
         refusal=later.refusal or earlier.refusal,
         timeline=later.timeline or earlier.timeline,
+        logprobs=earlier.logprobs + later.logprobs,
     )

@@ -62,6 +62,7 @@ class AdmissionQueue:
             for choice in range(request.num_choices)
         ]
         for state in choices:
+            state.siblings = choices if len(choices) > 1 else ()
             self._append(state)
         return choices
 

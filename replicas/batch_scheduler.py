@@ -9,9 +9,9 @@ Sarathi-Serve), so a long prompt never stops the others from decoding.
 from collections.abc import Sequence
 
 from replicas.admission_queue import AdmissionQueue
-from replicas.block_allocator import BlockAllocator, PrefixMatch
+from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
-from replicas.memory.request_memory import RequestMemory
+from replicas.memory.request_memory import FoundPrefix, RequestMemory
 from replicas.request import FinishReason
 from replicas.request_state import RequestState
 from replicas.scheduler_totals import SchedulerTotals
@@ -69,6 +69,7 @@ class BatchScheduler:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
         moves = self._memory.take_moves()
+        self.totals.copied_blocks = self._memory.num_copied_blocks
         if not len(plan) and not moves:
             return None
         self._step += 1
@@ -98,6 +99,7 @@ class BatchScheduler:
         else:
             self._release(request)
         request.finish_reason = reason
+        request.siblings = ()
         request.mark(finished_at=now)
         self.totals.count_end(reason)
 
@@ -126,7 +128,8 @@ class BatchScheduler:
                 continue
             num_missing = request.num_missing
             if num_missing == 1:
-                if request.num_planned < len(request.blocks) * block_size or self._grow(request, 1):
+                has_room = request.num_planned < len(request.blocks) * block_size
+                if (has_room and not request.has_shared_tail) or self._grow(request, 1):
                     plan.add(request, 1)
             elif num_missing:
                 prefills.append(request)
@@ -149,15 +152,15 @@ class BatchScheduler:
         for request in self._queue.in_order(now):
             if not plan.budget_left or not self._memory.tables.num_free_slots:
                 break
-            match = self._memory.match(request)
-            if request.num_unresolved or self._waits_for_block(request, match, now):
+            found = self._memory.match(request)
+            if request.num_unresolved or self._waits_for_block(request, found, now):
                 continue
-            if not self._memory.fits(request, match, is_alone=not self._running):
+            if not self._memory.fits(request, found, is_alone=not self._running):
                 if request.num_overtakes >= MAX_OVERTAKES or len(overtaken) >= MAX_PASSED_OVER:
                     break
                 overtaken.append(request)
                 continue
-            self._start(request, match, now)
+            self._start(request, found, now)
             for passed in overtaken:
                 passed.num_overtakes += 1
             count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
@@ -170,19 +173,20 @@ class BatchScheduler:
     def _waits_for_token(self, request: RequestState) -> bool:
         return request.num_unresolved > 0 and request.origin.sampling.needs_last_token
 
-    def _waits_for_block(self, request: RequestState, match: PrefixMatch, now: float) -> bool:
+    def _waits_for_block(self, request: RequestState, found: FoundPrefix, now: float) -> bool:
         """Whether another request is computing its next block and it has not waited too long."""
-        if not match.next_is_pending:
+        if not found.next_is_pending:
             return False
         if request.pending_since is None:
             request.pending_since = now
         return now - request.pending_since < self._config.pending_block_timeout_s
 
-    def _start(self, request: RequestState, match: PrefixMatch, now: float) -> None:
+    def _start(self, request: RequestState, found: FoundPrefix, now: float) -> None:
         """It runs from now on, with the blocks that were found."""
         self._queue.remove(request)
         self._running[request] = None
-        self._memory.start(request, match)
+        self._memory.start(request, found)
+        self.totals.forks += found.source is not None
         request.pending_since = None
         if request.timeline.scheduled_at is None:
             request.num_cached_tokens = min(request.num_planned, request.num_prompt_tokens)

@@ -122,6 +122,10 @@ class BlockAllocator:
         """How many requests refer to a block."""
         return self._ref_counts[block]
 
+    def is_named(self, block: int) -> bool:
+        """Whether a block can be found, so that its content must stay what its name says."""
+        return self._name_of[block] is not None
+
     def find_prefix(self, names: Sequence[bytes]) -> PrefixMatch:
         """The blocks that hold the longest findable prefix of `names`."""
         blocks: list[int] = []

@@ -15,6 +15,8 @@ class EngineStats:
     them that hold a token, so waste is 1 - filled / held.
     num_low_watermark_steps_total: steps that began below the watermark of free blocks.
     discarded_tokens_total: computed tokens lost by preemption.
+    forks_total: choices that began with the blocks of another choice of their request.
+    copied_blocks_total: blocks that were copied before a write, since others could read them.
     plan_s, run_s, deliver_s: parts of the last step; plan covers scheduler and allocator.
     """
 
@@ -47,6 +49,8 @@ class EngineStats:
     cancelled_total: int = 0
     refused_total: int = 0
     num_low_watermark_steps_total: int = 0
+    forks_total: int = 0
+    copied_blocks_total: int = 0
 
     @property
     def occupancy(self) -> float:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -20,12 +21,13 @@ class FinishReason(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """Why the engine turned a request away."""
+    """Why the engine turned a request away, or a gateway before it asked one (SLO_UNMEETABLE)."""
 
     QUEUE_FULL = "queue_full"
     PROMPT_TOO_LONG = "prompt_too_long"
     NEVER_FITS = "never_fits"
     EXPIRED = "expired"
+    SLO_UNMEETABLE = "slo_unmeetable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class SamplingParams:
     `ignore_eos` turns off. End tokens cannot be sampled before `min_tokens` output tokens.
     `needs_last_token` marks a request whose mask or penalty depends on the token before: it is
     never planned while its last token is still being computed.
+    `num_logprobs` None computes no log-probabilities, 0 the sampled token's, k those of the k most
+    likely tokens too; all before temperature and filters (vLLM's raw_logprobs).
     """
 
     max_tokens: int
@@ -62,6 +66,7 @@ class SamplingParams:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     needs_last_token: bool = False
+    num_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -74,6 +79,8 @@ class SamplingParams:
             raise ValueError(f"min_p={self.min_p}: expected a share in [0, 1]")
         if self.top_k < 0:
             raise ValueError(f"top_k={self.top_k}: expected 0 (off) or more")
+        if self.num_logprobs is not None and self.num_logprobs < 0:
+            raise ValueError(f"num_logprobs={self.num_logprobs}: expected 0 or more, or None")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(
                 f"min_tokens={self.min_tokens}: expected 0 to max_tokens={self.max_tokens}"
@@ -134,6 +141,16 @@ class Timeline:
     num_preemptions: int = 0
 
 
+class TokenLogprob(NamedTuple):
+    """How likely a token was to the model: natural logarithms, before temperature and filters.
+
+    top: ids of the likeliest tokens there and their log probabilities, likeliest first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
     """What one engine step has to say about one choice of one request.
@@ -142,7 +159,8 @@ class TokenEntry:
     finish_reason and refusal says that the request was admitted to the waiting line.
     stop_token_id: the end token that was sampled, when finish_reason is STOP (it is not in
     token_ids). num_cached_tokens: prompt tokens that were found computed, with the first token.
-    timeline: with the first token of a choice and with its last entry.
+    timeline: with the first token of a choice and with its last entry. logprobs: one for each of
+    token_ids and then one for stop_token_id; empty if the request did not ask.
     """
 
     request_id: str
@@ -155,6 +173,7 @@ class TokenEntry:
     num_cached_tokens: int = 0
     refusal: Refusal | None = None
     timeline: Timeline | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ class RequestState:
     num_published: leading blocks that were made findable. num_announced: leading names that were
     announced as going to be computed. num_promised: blocks that admission counted on for its
     known tokens and that it has not taken yet.
+    siblings: all choices of its request, itself among them; none once it ended.
+    has_shared_tail: others may hold its part-filled last block, which is then copied before it
+    writes there.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class RequestState:
         "blocks",
         "choice",
         "finish_reason",
+        "has_shared_tail",
         "max_known",
         "names",
         "num_announced",
@@ -46,6 +50,7 @@ class RequestState:
         "num_unresolved",
         "origin",
         "pending_since",
+        "siblings",
         "slot",
         "tokens",
     )
@@ -76,6 +81,8 @@ class RequestState:
         self.num_promised = 0
         self.num_overtakes = 0
         self.pending_since: float | None = None
+        self.siblings: Sequence[RequestState] = ()
+        self.has_shared_tail = False
         self.slot: int | None = None
         self.finish_reason: FinishReason | None = None
         self._timeline = Timeline(arrived_at, received_at=received_at)
@@ -95,6 +102,14 @@ class RequestState:
         """Tokens that must be computed before the next one can be sampled; 0 when none will be."""
         known = len(self.tokens) + self.num_unresolved
         return 0 if known >= self.max_known else known - self.num_planned
+
+    @property
+    def num_common_tokens(self) -> int:
+        """Known tokens whose K and V a sibling's are: the prompt, but not the last known token.
+
+        That one must be computed here, for what is sampled after it.
+        """
+        return min(self.num_prompt_tokens, len(self.tokens) - 1)
 
     @property
     def is_running(self) -> bool:

@@ -7,7 +7,11 @@ from replicas.request import FinishReason
 
 @dataclass(slots=True)
 class SchedulerTotals:
-    """Tokens are counted once per choice; discarded ones were computed and lost by preemption."""
+    """Tokens are counted once per choice; discarded ones were computed and lost by preemption.
+
+    forks: choices that began with a sibling's blocks. copied_blocks: blocks that were copied since
+    a request was about to write where another could still read.
+    """
 
     prompt_tokens: int = 0
     computed_prompt_tokens: int = 0
@@ -19,6 +23,8 @@ class SchedulerTotals:
     cancelled: int = 0
     refused: int = 0
     low_watermark_steps: int = 0
+    forks: int = 0
+    copied_blocks: int = 0
 
     def count_end(self, reason: FinishReason) -> None:
         """One choice ended."""

@@ -300,6 +300,18 @@ _ENGINE = (
     ),
     _count(
         "replica",
+        "pagoda:forks",
+        "choices",
+        "Choices that began with the blocks of another choice of their request.",
+    ),
+    _count(
+        "replica",
+        "pagoda:copied_blocks",
+        "blocks",
+        "Blocks copied before a write because others could read them.",
+    ),
+    _count(
+        "replica",
         "pagoda:engine_requests_ended",
         "requests",
         "Requests that left the engine: finished, cancelled or refused.",

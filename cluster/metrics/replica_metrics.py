@@ -21,6 +21,8 @@ _TOTALS = (
     ("pagoda:computed_prompt_tokens", "computed_prompt_tokens_total"),
     ("pagoda:discarded_tokens", "discarded_tokens_total"),
     ("pagoda:low_watermark_steps", "num_low_watermark_steps_total"),
+    ("pagoda:forks", "forks_total"),
+    ("pagoda:copied_blocks", "copied_blocks_total"),
 )
 
 

@@ -371,6 +371,7 @@ class Entry(_message.Message):
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     attempt: _builtins.int
     choice: _builtins.int
@@ -384,6 +385,10 @@ class Entry(_message.Message):
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def timeline(self) -> Global___Timeline: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """One for each of token_ids and one for stop_token_id, if log probabilities were asked for."""
+
     def __init__(
         self,
         *,
@@ -397,16 +402,46 @@ class Entry(_message.Message):
         num_cached_tokens: _builtins.int = ...,
         refusal: Global___Refusal | None = ...,
         timeline: Global___Timeline | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "refusal", b"refusal", "stop_token_id", b"stop_token_id", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "attempt", b"attempt", "choice", b"choice", "finish_reason", b"finish_reason", "index", b"index", "num_cached_tokens", b"num_cached_tokens", "refusal", b"refusal", "request_id", b"request_id", "stop_token_id", b"stop_token_id", "timeline", b"timeline", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "attempt", b"attempt", "choice", b"choice", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "num_cached_tokens", b"num_cached_tokens", "refusal", b"refusal", "request_id", b"request_id", "stop_token_id", b"stop_token_id", "timeline", b"timeline", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_token_id: _TypeAlias = _typing.Literal["stop_token_id"]  # noqa: Y015
     _WhichOneofArgType__stop_token_id: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_token_id) -> _WhichOneofReturnType__stop_token_id | None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
+
+@_typing.final
+class TokenLogprob(_message.Message):
+    """The sampled token's natural-log probability, and those of the likeliest tokens, likeliest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    logprob: _builtins.float
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        logprob: _builtins.float = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
@@ -668,6 +703,8 @@ class EngineStats(_message.Message):
     CANCELLED_TOTAL_FIELD_NUMBER: _builtins.int
     REFUSED_TOTAL_FIELD_NUMBER: _builtins.int
     NUM_LOW_WATERMARK_STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    FORKS_TOTAL_FIELD_NUMBER: _builtins.int
+    COPIED_BLOCKS_TOTAL_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     at: _builtins.float
     max_num_seqs: _builtins.int
@@ -697,6 +734,8 @@ class EngineStats(_message.Message):
     cancelled_total: _builtins.int
     refused_total: _builtins.int
     num_low_watermark_steps_total: _builtins.int
+    forks_total: _builtins.int
+    copied_blocks_total: _builtins.int
     def __init__(
         self,
         *,
@@ -729,10 +768,12 @@ class EngineStats(_message.Message):
         cancelled_total: _builtins.int = ...,
         refused_total: _builtins.int = ...,
         num_low_watermark_steps_total: _builtins.int = ...,
+        forks_total: _builtins.int = ...,
+        copied_blocks_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "block_size", b"block_size", "cancelled_total", b"cancelled_total", "computed_prompt_tokens_total", b"computed_prompt_tokens_total", "deliver_s", b"deliver_s", "discarded_tokens_total", b"discarded_tokens_total", "finished_total", b"finished_total", "generated_tokens_total", b"generated_tokens_total", "hit_tokens_total", b"hit_tokens_total", "max_num_seqs", b"max_num_seqs", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_decode_tokens", b"num_decode_tokens", "num_filled_slots", b"num_filled_slots", "num_free_blocks", b"num_free_blocks", "num_held_slots", b"num_held_slots", "num_low_watermark_steps_total", b"num_low_watermark_steps_total", "num_prefill_tokens", b"num_prefill_tokens", "num_rows", b"num_rows", "num_running", b"num_running", "num_shared_blocks", b"num_shared_blocks", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "plan_s", b"plan_s", "preemptions_total", b"preemptions_total", "prompt_tokens_total", b"prompt_tokens_total", "refused_total", b"refused_total", "run_s", b"run_s", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "block_size", b"block_size", "cancelled_total", b"cancelled_total", "computed_prompt_tokens_total", b"computed_prompt_tokens_total", "copied_blocks_total", b"copied_blocks_total", "deliver_s", b"deliver_s", "discarded_tokens_total", b"discarded_tokens_total", "finished_total", b"finished_total", "forks_total", b"forks_total", "generated_tokens_total", b"generated_tokens_total", "hit_tokens_total", b"hit_tokens_total", "max_num_seqs", b"max_num_seqs", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_decode_tokens", b"num_decode_tokens", "num_filled_slots", b"num_filled_slots", "num_free_blocks", b"num_free_blocks", "num_held_slots", b"num_held_slots", "num_low_watermark_steps_total", b"num_low_watermark_steps_total", "num_prefill_tokens", b"num_prefill_tokens", "num_rows", b"num_rows", "num_running", b"num_running", "num_shared_blocks", b"num_shared_blocks", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "plan_s", b"plan_s", "preemptions_total", b"preemptions_total", "prompt_tokens_total", b"prompt_tokens_total", "refused_total", b"refused_total", "run_s", b"run_s", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

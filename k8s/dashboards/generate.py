@@ -282,6 +282,13 @@ def _kv_cache() -> list[Panel]:
             [("", rate("pagoda:low_watermark_steps_total", ONE_REPLICA))],
         ),
         Panel(
+            "Choices forked, and blocks copied for them",
+            [
+                ("forks", rate("pagoda:forks_total", ONE_REPLICA)),
+                ("copied blocks", rate("pagoda:copied_blocks_total", ONE_REPLICA)),
+            ],
+        ),
+        Panel(
             "Preemptions of a request, and prompt tokens it computed (mean, all replicas)",
             [
                 ("preemptions", mean("vllm:request_num_preemptions")),

@@ -27,6 +27,7 @@ from replicas.request import (
     RefusalReason,
     Timeline,
     TokenEntry,
+    TokenLogprob,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,13 @@ ENTRIES = [
     ),
     TokenEntry("r", 0, 0, 0, refusal=Refusal(RefusalReason.NEVER_FITS, "too long")),
     TokenEntry("r", 0, 0, 9, finish_reason=FinishReason.LENGTH, timeline=Timeline(1.0, 0.0, 2.5)),
+    TokenEntry(
+        *("r", 0, 0, 3),
+        token_ids=(4,),
+        finish_reason=FinishReason.STOP,
+        stop_token_id=2,
+        logprobs=(TokenLogprob(-0.5, ((4, -0.5), (9, -1.25))), TokenLogprob(0.0)),
+    ),
     *(TokenEntry("r", 0, 0, 0, finish_reason=reason) for reason in FinishReason),
 ]
 

@@ -5,7 +5,7 @@ import pytest
 from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMessage, decode_step
 from cluster.token_outbox import TokenOutbox, join_entries
 from cluster.wire import token_stream_pb2 as wire
-from replicas.request import FinishReason, KvEvent, Timeline, TokenEntry
+from replicas.request import FinishReason, KvEvent, Timeline, TokenEntry, TokenLogprob
 
 
 def an_entry(index: int, *token_ids: int, choice: int = 0, **fields: object) -> TokenEntry:
@@ -47,6 +47,16 @@ def test_steps_that_wait_become_one_message_with_all_their_tokens():
     assert step.report.outstanding_tokens == 99
     assert outbox.num_coalesced_steps == 99
     assert outbox.take() is None
+
+
+def test_log_probabilities_stay_with_their_tokens_when_steps_are_merged():
+    outbox = TokenOutbox()
+    for number in range(3):
+        one = TokenLogprob(-float(number), ((number, -float(number)),))
+        outbox.add_step((an_entry(number, number, logprobs=(one,)),), a_report(), None)
+    (entry,) = taken(outbox).entries
+    assert entry.token_ids == (0, 1, 2)
+    assert [each.top[0][0] for each in entry.logprobs] == [0, 1, 2]
 
 
 def test_a_step_without_entries_still_brings_the_report():
