@@ -122,6 +122,10 @@ class BlockAllocator:
         """How many requests refer to a block."""
         return self._ref_counts[block]
 
+    def block_named(self, name: bytes) -> int | None:
+        """The block that bears a name now."""
+        return self._block_of.get(name)
+
     def is_named(self, block: int) -> bool:
         """Whether a block can be found, so that its content must stay what its name says."""
         return self._name_of[block] is not None
