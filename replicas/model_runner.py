@@ -16,6 +16,7 @@ from replicas.config import EngineConfig
 from replicas.kernels.interface import Kernels
 from replicas.kernels.select import select_kernels
 from replicas.kv_cache import allocate, block_layout, size_kv_cache
+from replicas.logprobs import with_logprobs
 from replicas.memory.host_buffer import HostBuffer
 from replicas.models.decoder import Decoder
 from replicas.models.model_config import ModelConfig
@@ -130,7 +131,7 @@ class ModelRunner:
         rows = np.fromiter((sample.row for sample in batch.samples), dtype=np.int64)
         slots = torch.from_numpy(batch.slots[rows].astype(np.int64)).to(self._device)
         self._last_tokens.index_copy_(0, slots, tokens)
-        return Sampled(tokens.cpu().numpy())
+        return with_logprobs(tokens, logits, batch.samples)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:

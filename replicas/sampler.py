@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from replicas.batch import SampleSpec
 from replicas.counter_random import uniforms
 from replicas.request import SamplingParams
+from replicas.row_runs import RUN, in_runs, largest, row_sums
 
-# Rows are searched and added up in runs of this many tokens, which is quick and keeps sums exact
-# enough; it divides the vocabularies of the models in use.
-_RUN = 64
 # Weights are sorted into buckets by their first bits: their exponent and 4 bits more. The largest
 # weight is 1.
 _BUCKET_SHIFT = 19
@@ -37,10 +34,10 @@ class Sampler:
         logits = self._forbid_ends(logits, samples)
         chosen = [row for row, sample in enumerate(samples) if not _is_greedy(sample.sampling)]
         if not chosen:
-            return _largest(logits)
+            return largest(logits)
         if len(chosen) == len(samples):
             return self._draw(logits.float(), samples)
-        tokens = _largest(logits)
+        tokens = largest(logits)
         rows = torch.tensor(chosen, device=logits.device)
         drawn = self._draw(logits.index_select(0, rows).float(), [samples[row] for row in chosen])
         return tokens.index_copy_(0, rows, drawn)
@@ -100,34 +97,13 @@ def _columns(
     return column
 
 
-def _in_runs(rows: torch.Tensor, filling: float) -> torch.Tensor:
-    """[S, V] as [S, runs, _RUN], the last run filled up."""
-    lacking = -rows.shape[-1] % _RUN
-    if lacking:
-        rows = F.pad(rows, (0, lacking), value=filling)
-    return rows.view(len(rows), -1, _RUN)
-
-
-def _largest(logits: torch.Tensor) -> torch.Tensor:
-    """[S]: the first column that holds the largest value of each row."""
-    runs = _in_runs(logits, float("-inf"))
-    run = runs.amax(-1).argmax(-1)
-    inside = runs[torch.arange(len(runs), device=logits.device), run]
-    return run * _RUN + inside.argmax(-1)
-
-
-def _row_sums(weights: torch.Tensor) -> torch.Tensor:
-    """[S, 1] float64."""
-    return _in_runs(weights, 0.0).sum(-1).sum(-1, keepdim=True, dtype=torch.float64)
-
-
 def _invert(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     """[S]: for each row of weights [S, V], the column in which its chance [S, 1] falls."""
-    runs = _in_runs(weights, 0.0)
+    runs = in_runs(weights, 0.0)
     run, share = _place(runs.sum(-1), chances)
     inside = runs[torch.arange(len(runs), device=weights.device), run]
     column, _ = _place(inside, share)
-    return run * _RUN + column
+    return run * RUN + column
 
 
 def _place(weights: torch.Tensor, chances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,10 +170,10 @@ def _cut_bucket(weights: torch.Tensor, wanted: torch.Tensor, low: torch.Tensor) 
     low = low - 1
     for _ in range(_BUCKET_SHIFT + 1):
         middle = (low + high) >> 1
-        is_enough = _row_sums(weights.masked_fill(bits <= middle, 0.0)) >= wanted
+        is_enough = row_sums(weights.masked_fill(bits <= middle, 0.0)) >= wanted
         low, high = torch.where(is_enough, middle, low), torch.where(is_enough, high, middle)
     heavier = weights.masked_fill(bits <= high, 0.0)
     border = high.view(torch.float32).double()
-    num_equal = ((wanted - _row_sums(heavier)) / border).ceil()
+    num_equal = ((wanted - row_sums(heavier)) / border).ceil()
     equal = bits == high
     return torch.where(equal & (equal.cumsum(-1) <= num_equal), weights, heavier)

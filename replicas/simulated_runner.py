@@ -2,13 +2,23 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from kvstore.block_store import BlockLayout
-from replicas.batch import UNRESOLVED, Batch, BlockMove, CopyBlock, CopyIn, CopyOut, Sampled
+from replicas.batch import (
+    UNRESOLVED,
+    Batch,
+    BlockMove,
+    CopyBlock,
+    CopyIn,
+    CopyOut,
+    Float32Array,
+    Int64Array,
+    Sampled,
+)
 from replicas.memory.host_buffer import HostBuffer
 from replicas.runner import NearlyDone
 
@@ -102,11 +112,31 @@ class SimulatedRunner:
             token = _mix(mixed + sample.position) % self._vocab_size
             self._last_tokens[int(batch.slots[sample.row])] = token
             tokens.append(token)
-        return Sampled(np.array(tokens, dtype=np.int64), move_s=move_s)
+        token_ids = np.array(tokens, dtype=np.int64)
+        return replace(self._with_logprobs(batch, ends, token_ids), move_s=move_s)
 
     def close(self) -> None:
         """Let go of the host buffer."""
         self._host = None
+
+    def _with_logprobs(self, batch: Batch, ends: list[int], token_ids: Int64Array) -> Sampled:
+        """A distribution over the vocabulary that depends on the prefix alone, for who asks."""
+        counts = [sample.sampling.num_logprobs for sample in batch.samples]
+        asked = [count for count in counts if count is not None]
+        if not asked:
+            return Sampled(token_ids)
+        width = min(max(asked), self._vocab_size)
+        logprobs = np.full(len(counts), np.nan, dtype=np.float32)
+        top_ids = np.full((len(counts), width), UNRESOLVED, dtype=np.int64)
+        tops = np.full((len(counts), width), np.nan, dtype=np.float32)
+        for row, sample in enumerate(batch.samples):
+            if sample.sampling.num_logprobs is not None:
+                own = _distribution(ends[sample.row], self._vocab_size)
+                top_ids[row] = np.argsort(-own, kind="stable")[:width]
+                logprobs[row], tops[row] = own[token_ids[row]], own[top_ids[row]]
+        if not width:
+            return Sampled(token_ids, logprobs)
+        return Sampled(token_ids, logprobs, top_ids, tops)
 
     def _move(self, move: BlockMove) -> None:
         match move:
@@ -140,6 +170,17 @@ class SimulatedRunner:
             return 0
         block = int(batch.block_tables[row, (position - 1) // self._block_size])
         return int(self._digests[block, (position - 1) % self._block_size])
+
+
+def _distribution(digest: int, vocab_size: int) -> Float32Array:
+    """Log-probabilities [vocab_size] of logits in [0, 8)."""
+    with np.errstate(over="ignore"):
+        mixed = (np.arange(vocab_size, dtype=np.uint64) + np.uint64(digest)) * np.uint64(_MIX)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0x94D049BB133111EB)
+    logits = (mixed >> np.uint64(40)).astype(np.float32) / np.float32(2.0**21)
+    result: Float32Array = logits - np.log(np.exp(logits).sum())
+    return result
 
 
 def _mix(value: int) -> int:

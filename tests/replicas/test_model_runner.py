@@ -108,7 +108,7 @@ def test_a_cache_smaller_than_the_budget_can_be_warmed_up(model: TinyModel) -> N
 
 
 def test_sizes_and_names_are_reported(model: TinyModel) -> None:
-    runner = model.runner(dtype="auto", num_threads=1)
+    runner = model.runner(dtype="auto", num_threads=1, kernels="reference")
     assert runner.num_blocks == 160
     assert runner.block_bytes == 2 * 3 * 2 * 8 * BLOCK_SIZE * 4
     assert (runner.dtype_name, runner.kernels_name, runner.num_threads) == (
