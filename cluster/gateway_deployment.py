@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import time
 import uuid
 from collections.abc import Mapping
@@ -30,7 +31,8 @@ from cluster.text.tokenizer import TextTokenizer
 from cluster.tracing.call_tracer import open_tracer
 from cluster.worker_logging import log_to_stderr
 from replicas.models.prepared_model import PreparedModel
-from router.policies import policy_named
+from router.policies import policy_of
+from router.prefix_index import PrefixIndex
 from router.request_router import RequestRouter
 
 log = logging.getLogger(__name__)
@@ -51,8 +53,10 @@ class Gateway:
         log_to_stderr()
         config = ClusterConfig.from_args(args)
         model = PreparedModel.load(config.engine.model)
-        router = RequestRouter(policy_named(config.router.policy))
         gateway_id = uuid.uuid4().hex
+        policy = policy_of(config.router, random.Random(gateway_id))
+        index = PrefixIndex(max_blocks=config.router.max_index_blocks)
+        router = RequestRouter(policy, index=index, gateway_id=gateway_id)
         served_name = config.gateway.served_model_name or model.name
         self._tracer = open_tracer(config.tracing, model_name=served_name, gateway_id=gateway_id)
         metrics = GatewayMetrics(

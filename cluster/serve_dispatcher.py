@@ -18,10 +18,10 @@ from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_directory import ReplicaDirectory
 from cluster.replica_link import ReplicaLink
 from cluster.token_feed import NotAccepted, StreamFeed
-from replicas.request import EngineRequest, RefusalReason
+from replicas.request import EngineRequest, Refusal, RefusalReason
 from router.config import RouterConfig
 from router.request_router import RequestRouter, Reservation
-from router.routing_policy import RoutingRequest
+from router.routing_policy import RoutingRequest, Unmeetable
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class ServeDispatcher:
     async def open(self, request: EngineRequest) -> StreamFeed:
         """Submit; returns once an engine has admitted the request.
 
-        Raises RequestRefused if every replica that was asked refused, NoReplica if none could be
-        asked.
+        Raises RequestRefused if every replica that was asked refused or none can be in time,
+        NoReplica if none could be asked.
         """
         excluded: set[str] = set()
         refused: RequestRefused | None = None
@@ -77,6 +77,8 @@ class ServeDispatcher:
             )
             if reservation is None:
                 break
+            if isinstance(reservation, Unmeetable):
+                raise RequestRefused(_slo_refusal(reservation))
             try:
                 return await self._try(
                     replace(request, attempt=request.attempt + tries), reservation, excluded
@@ -214,4 +216,15 @@ def _routing_request(request: EngineRequest) -> RoutingRequest:
         prompt_tokens=len(request.prompt_token_ids) + len(request.emitted_token_ids),
         max_output_tokens=request.num_choices * request.sampling.max_tokens,
         block_hashes=request.block_hashes,
+    )
+
+
+def _slo_refusal(answer: Unmeetable) -> Refusal:
+    """429: every replica would be too late; the client hears what was predicted."""
+    return Refusal(
+        RefusalReason.SLO_UNMEETABLE,
+        f"No replica can meet the requested {answer.reason.upper()}: the best would need "
+        f"{answer.predicted_ttft_s:.2f} s to the first token and "
+        f"{answer.predicted_tpot_s * 1000:.0f} ms for each further one.",
+        retry_after_s=answer.retry_after_s,
     )

@@ -1,16 +1,33 @@
 """Settings of everything that is decided across replicas; a bad value names itself."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-PolicyName = Literal["least_loaded", "round_robin"]
+PolicyName = Literal[
+    "least_loaded",
+    "round_robin",
+    "random",
+    "power_of_two",
+    "prefix_affinity",
+    "session",
+    "cost",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     """How a gateway chooses replicas and when it gives one up.
 
-    policy: which candidate takes a request.
+    policy: which replica takes a request.
+    prefix_load_weight: how much a replica's load counts against its prefix hits, with
+        prefix_affinity; 0 looks at hits alone.
+    session_load_slack: how far above the mean load a session's own replica may be, as a share of
+        it, with session.
+    max_index_blocks: most block names that a gateway remembers of all prefix caches together, at
+        about 125 bytes each.
+    ttft_slo_s, tpot_slo_s: latency beyond which an answer is worthless; with policy cost a
+        request is refused when no replica is predicted to keep it. 0 is none; the headers
+        x-slo-ttft-ms and x-slo-tpot-ms go before it.
     max_tries: most replicas that one request is offered to before the client gets an error.
     accept_timeout_s: longest wait for a chosen replica to admit a request while another could
         take it; one that is alone is given up when it makes no step for stuck_after_s.
@@ -23,6 +40,11 @@ class RouterConfig:
     """
 
     policy: PolicyName = "least_loaded"
+    prefix_load_weight: float = 1.0
+    session_load_slack: float = 0.25
+    max_index_blocks: int = 2_000_000
+    ttft_slo_s: float = 0.0
+    tpot_slo_s: float = 0.0
     max_tries: int = 3
     accept_timeout_s: float = 10.0
     heartbeat_interval_s: float = 0.1
@@ -31,9 +53,14 @@ class RouterConfig:
     resume_timeout_s: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.policy not in ("least_loaded", "round_robin"):
-            raise ValueError(f"policy={self.policy!r}: expected least_loaded or round_robin")
-        for name in ("max_tries", "suspect_after_missed"):
+        if self.policy not in get_args(PolicyName):
+            raise ValueError(
+                f"policy={self.policy!r}: expected {' or '.join(get_args(PolicyName))}"
+            )
+        for name in ("prefix_load_weight", "session_load_slack", "ttft_slo_s", "tpot_slo_s"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        for name in ("max_index_blocks", "max_tries", "suspect_after_missed"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
         for name in (

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from router.pace import StepSample
+
 ReplicaRole = Literal["mixed", "prefill", "decode"]
 
 
@@ -23,11 +25,24 @@ class ReplicaState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayAdmission:
+    """How many tokens of work a replica has admitted from one gateway since it started."""
+
+    gateway_id: str
+    admitted_tokens_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """One replica as it last described itself.
 
     outstanding_tokens: prompt and output tokens still to be computed for all its open requests,
     from every gateway. max_num_seqs: requests it can run at once; 0 when not known yet.
+    num_waiting_tokens: prompt tokens in its line. block_size: tokens of a block; 0 when not known.
+    last_step: its newest step, None before the first. finished_total, generated_total: choices
+    that ended normally, and tokens, since it started. fetch_token_s: seconds to fetch one token's
+    KV instead of computing it, as measured there; 0.0 when it does not fetch.
+    admissions: what each gateway has had admitted, so that one can tell what the others send.
     """
 
     replica_id: str
@@ -39,3 +54,10 @@ class ReplicaStatus:
     max_num_seqs: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
+    num_waiting_tokens: int = 0
+    block_size: int = 0
+    last_step: StepSample | None = None
+    finished_total: int = 0
+    generated_total: int = 0
+    fetch_token_s: float = 0.0
+    admissions: tuple[GatewayAdmission, ...] = ()

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from router.prefix_index import PrefixIndex
+from router.replica_book import ReplicaBook
 from router.replica_status import ReplicaState, ReplicaStatus
-from router.routing_policy import Candidate, RoutingPolicy, RoutingRequest
+from router.routing_policy import Candidate, Hits, RoutingPolicy, RoutingRequest, Unmeetable
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +15,16 @@ class Reservation:
     """One request's place on a replica, held until the replica's own figures show it.
 
     number: unique within the router; a request may hold several, one after another.
+    num_hit_blocks: of its prefix, those that the replica was believed to hold; None if nobody
+    looked.
     """
 
     number: int
     replica_id: str
     request_id: str
     work_tokens: int
+    prompt_tokens: int = 0
+    num_hit_blocks: int | None = None
 
 
 class RequestRouter:
@@ -26,41 +32,54 @@ class RequestRouter:
 
     The load of a replica is what it says itself plus what was reserved there since, so a burst
     that arrives between two statuses spreads instead of landing on one replica.
+
+    index: what the prefix caches hold; None for a policy that does not look at them.
+    gateway_id: as replicas name this gateway in their statuses.
     """
 
-    def __init__(self, policy: RoutingPolicy) -> None:
+    def __init__(
+        self, policy: RoutingPolicy, *, index: PrefixIndex | None = None, gateway_id: str = ""
+    ) -> None:
+        assert index is not None or not policy.uses_hits, "this policy needs a prefix index"
         self._policy = policy
-        self._statuses: dict[str, ReplicaStatus] = {}
+        self._index = index if policy.uses_hits else None
+        self._book = ReplicaBook(gateway_id=gateway_id)
         self._reservations: dict[int, Reservation] = {}
-        self._reserved_tokens: Counter[str] = Counter()
         self._next_number = 0
         self._decisions: Counter[str] = Counter()
 
     def update(self, status: ReplicaStatus) -> None:
         """Take in what a replica said last, or that its state changed."""
-        self._statuses[status.replica_id] = status
+        self._book.update(status)
 
     def forget(self, replica_id: str) -> None:
         """A replica is gone: its reservations end with it."""
-        self._statuses.pop(replica_id, None)
         for reservation in list(self._reservations.values()):
             if reservation.replica_id == replica_id:
                 self.release(reservation)
+        self._book.forget(replica_id)
 
     def choose(
         self, request: RoutingRequest, *, exclude: frozenset[str] = frozenset()
-    ) -> Reservation | None:
+    ) -> Reservation | Unmeetable | None:
         """Choose and reserve; None when no replica can take the request.
 
+        Unmeetable when some could, but none in the time that the request states.
         exclude: replicas that already refused or failed this request.
         """
         candidates, reason = self._candidates(exclude)
         if not candidates:
             self._decisions[reason] += 1
             return None
-        chosen = candidates[0] if len(candidates) == 1 else self._choose_of(request, candidates)
-        self._decisions[reason if len(candidates) == 1 else self._policy.name] += 1
-        return self._reserve(chosen.status.replica_id, request)
+        hits: Hits = {}
+        if self._index is not None and request.block_hashes:
+            hits = self._index.hits(request.block_hashes)
+        choice = self._policy.choose(request, candidates, hits)
+        if isinstance(choice, Unmeetable):
+            self._decisions[f"unmeetable_{choice.reason}"] += 1
+            return choice
+        self._decisions[reason if len(candidates) == 1 else choice.reason] += 1
+        return self._reserve(choice.candidate.status.replica_id, request, hits)
 
     def has_candidate(self, *, exclude: frozenset[str]) -> bool:
         """Whether `choose` would find a replica."""
@@ -76,57 +95,67 @@ class RequestRouter:
 
     @property
     def decisions(self) -> Mapping[str, int]:
-        """How often each reason decided: a policy's name, or why there was no choice."""
+        """How often each reason decided: a policy's own, or why there was no choice."""
         return dict(self._decisions)
 
     @property
     def statuses(self) -> Mapping[str, ReplicaStatus]:
         """Every replica known, by id."""
-        return dict(self._statuses)
+        return self._book.statuses
 
     def reserved_tokens(self, replica_id: str) -> int:
         """Work sent to a replica that its own figure does not show yet."""
-        return self._reserved_tokens[replica_id]
+        return self._book.reserved_tokens(replica_id)
 
     def check(self) -> None:
         """Reserved tokens are the sum of reservations, and only known replicas hold any."""
         sums: Counter[str] = Counter()
         for reservation in self._reservations.values():
             sums[reservation.replica_id] += reservation.work_tokens
-        assert sums == self._reserved_tokens, (sums, self._reserved_tokens)
-        assert set(sums) <= set(self._statuses), (set(sums), set(self._statuses))
+        known = self._book.statuses
+        assert set(sums) <= set(known), (set(sums), set(known))
+        for replica_id in known:
+            reserved = self._book.reserved_tokens(replica_id)
+            assert reserved == sums[replica_id], (replica_id, reserved, sums[replica_id])
 
     def _candidates(self, exclude: frozenset[str]) -> tuple[list[Candidate], str]:
         """Those that may take a request, best state only, and what a lack of choice is called."""
-        statuses = [s for s in self._statuses.values() if s.state != ReplicaState.GONE]
-        offered = [s for s in statuses if s.replica_id not in exclude]
         for state, reason in (
             (ReplicaState.ACTIVE, "only_candidate"),
             (ReplicaState.SUSPECT, "only_suspect"),
         ):
-            fitting = [s for s in offered if s.state == state]
-            if fitting:
-                fitting.sort(key=lambda s: s.replica_id)
-                return [Candidate(s, self._reserved_tokens[s.replica_id]) for s in fitting], reason
-        return [], "all_excluded" if len(offered) < len(statuses) else "no_replica"
+            if candidates := self._book.candidates(state, exclude):
+                return candidates, reason
+        is_excluded = any(
+            status.state is not ReplicaState.GONE and status.replica_id in exclude
+            for status in self._book.statuses.values()
+        )
+        return [], "all_excluded" if is_excluded else "no_replica"
 
-    def _choose_of(self, request: RoutingRequest, candidates: list[Candidate]) -> Candidate:
-        chosen = self._policy.choose(request, candidates)
-        assert chosen in candidates, (self._policy.name, chosen)
-        return chosen
-
-    def _reserve(self, replica_id: str, request: RoutingRequest) -> Reservation:
+    def _reserve(self, replica_id: str, request: RoutingRequest, hits: Hits) -> Reservation:
         reservation = Reservation(
-            self._next_number, replica_id, request.request_id, request.work_tokens
+            self._next_number,
+            replica_id,
+            request.request_id,
+            request.work_tokens,
+            request.prompt_tokens,
+            None if self._index is None else hits.get(replica_id, 0),
         )
         self._next_number += 1
         self._reservations[reservation.number] = reservation
-        self._reserved_tokens[replica_id] += reservation.work_tokens
+        self._book.reserve(
+            replica_id,
+            work_tokens=reservation.work_tokens,
+            prompt_tokens=reservation.prompt_tokens,
+            num=1,
+        )
         return reservation
 
     def _drop(self, reservation: Reservation) -> None:
-        if self._reservations.pop(reservation.number, None) is None:
-            return
-        self._reserved_tokens[reservation.replica_id] -= reservation.work_tokens
-        if not self._reserved_tokens[reservation.replica_id]:
-            del self._reserved_tokens[reservation.replica_id]
+        if self._reservations.pop(reservation.number, None) is not None:
+            self._book.reserve(
+                reservation.replica_id,
+                work_tokens=-reservation.work_tokens,
+                prompt_tokens=-reservation.prompt_tokens,
+                num=-1,
+            )

@@ -76,11 +76,11 @@ def from_dispatch_error(error: DispatchError) -> ApiError:
 
 
 def from_refusal(refusal: Refusal) -> ApiError:
-    """An engine's refusal: its fault (429, 503: come back later) or the request's (400)."""
+    """A refusal: the cluster's fault (429, 503: come back later) or the request's (400)."""
     retry_after_s = 1.0 if refusal.retry_after_s is None else refusal.retry_after_s
     match refusal.reason:
-        case RefusalReason.QUEUE_FULL:
-            body = ErrorBody(refusal.message, RATE_LIMIT, code="queue_full")
+        case RefusalReason.QUEUE_FULL | RefusalReason.SLO_UNMEETABLE:
+            body = ErrorBody(refusal.message, RATE_LIMIT, code=refusal.reason.value)
             return ApiError(429, body, _retry_after(retry_after_s))
         case RefusalReason.EXPIRED:
             return unavailable(refusal.message, code="expired", retry_after_s=retry_after_s)

@@ -4,24 +4,23 @@ A request's cost grows with its tokens (lecture 10, 10.6: prefill and decode tim
 requests are less load than one long one, and counting requests misleads.
 """
 
+import random
 from collections.abc import Sequence
 
-from router.routing_policy import Candidate, RoutingRequest
+from router.policies.lightest import lightest
+from router.routing_policy import Candidate, Choice, Hits, RoutingRequest
 
 
 class LeastLoaded:
-    """The candidate with the fewest tokens of work; equals take turns."""
+    """The candidate with the fewest tokens of work; chance decides between equals."""
 
-    name = "least_loaded"
+    uses_hits = False
 
-    def __init__(self) -> None:
-        self._turn = 0
+    def __init__(self, random_source: random.Random) -> None:
+        self._random = random_source
 
-    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(
+        self, request: RoutingRequest, candidates: Sequence[Candidate], hits: Hits
+    ) -> Choice:
         """The lightest candidate, counting work that was sent there a moment ago."""
-        # Without turns, idle replicas would always be taken in the same order, and several
-        # gateways would all begin with the same one.
-        start = self._turn % len(candidates)
-        self._turn += 1
-        rotated = (*candidates[start:], *candidates[:start])
-        return min(rotated, key=lambda candidate: candidate.load_tokens)
+        return Choice(lightest(candidates, self._random), "least_loaded")

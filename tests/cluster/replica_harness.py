@@ -1,6 +1,7 @@
 """Gateways and replicas in one event loop: the real ones, joined by calls in place of Ray Serve."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -135,7 +136,7 @@ def a_gateway(
     config: RouterConfig = FAST,
     fingerprint: str = "",
 ) -> tuple[RequestRouter, ReplicaDirectory, ServeDispatcher]:
-    router = RequestRouter(LeastLoaded())
+    router = RequestRouter(LeastLoaded(random.Random(0)))
     directory = ReplicaDirectory(
         identity=GatewayIdentity(gateway_id, secret),
         config=config,

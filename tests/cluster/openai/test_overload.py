@@ -19,6 +19,13 @@ def refusal(reason, retry_after_s=None):
     [
         (refusal(RefusalReason.QUEUE_FULL, 2.2), 429, "rate_limit_error", "queue_full", "3"),
         (refusal(RefusalReason.QUEUE_FULL, 0.01), 429, "rate_limit_error", "queue_full", "1"),
+        (
+            refusal(RefusalReason.SLO_UNMEETABLE, 4.0),
+            429,
+            "rate_limit_error",
+            "slo_unmeetable",
+            "4",
+        ),
         (refusal(RefusalReason.EXPIRED), 503, "server_error", "expired", "1"),
         (NoReplica("None is up.", retry_after_s=4), 503, "server_error", "no_replica", "4"),
         (ReplicaLost("It is gone."), 500, "server_error", "replica_lost", None),
