@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from replicas.batch import Batch
+from replicas.kernels.fused import CanFuse, DecoderParts, DecoderStep, FusedLayers
 from replicas.kernels.interface import AttentionShape, Kernels, LayerCache
 from replicas.models.model_config import ModelConfig
 from replicas.models.rotary import RotaryTable
@@ -37,6 +38,7 @@ class Decoder:
         self._block_size = block_size
         self._shapes = [attention_shape(config, window) for window in config.windows]
         self._nearly_after = int(len(weights.layers) * NEARLY)
+        self._fused = self._fuse()
 
     def logits(
         self,
@@ -49,27 +51,58 @@ class Decoder:
 
         token_ids: [T] int64, all resolved. nearly_done is called once, before the last layers.
         """
-        kernels, weights, eps = self._kernels, self._weights, self._config.rms_norm_eps
         device = token_ids.device
         rotary = self._rotary.at(torch.from_numpy(batch.positions).to(device))
+        last_tokens = _last_tokens(batch).to(device)
+        step = DecoderStep(batch, token_ids, rotary, last_tokens, caches)
+        if self._fused is None:
+            x = self._by_operation(step, nearly_done)
+        else:
+            self._fused.start(step)
+            self._fused.run(0, self._nearly_after)
+            nearly_done()
+            x = self._fused.run(self._nearly_after, len(self._weights.layers))
+        if not batch.samples:
+            return x.new_empty(0, self._config.vocab_size)
+        return self._weights.head.logits(x)
+
+    def _fuse(self) -> FusedLayers | None:
+        if not isinstance(self._kernels, CanFuse):
+            return None
+        weights = self._weights
+        return self._kernels.fuse(
+            DecoderParts(
+                embedding=weights.embedding,
+                layers=weights.layers,
+                final_norm=weights.final_norm,
+                eps=self._config.rms_norm_eps,
+                inner_size=self._config.intermediate_size,
+                shapes=self._shapes,
+            )
+        )
+
+    def _by_operation(self, step: DecoderStep, nearly_done: Callable[[], None]) -> torch.Tensor:
+        """[S, d], normed: one call of the kernels after another."""
+        kernels, weights, eps = self._kernels, self._weights, self._config.rms_norm_eps
+        batch = step.batch
         plans = {
             shape: kernels.plan_attention(batch, shape, self._block_size)
             for shape in dict.fromkeys(self._shapes)
         }
-        last_tokens = _last_tokens(batch).to(device)
-        residual = weights.embedding.index_select(0, token_ids)
+        residual = weights.embedding.index_select(0, step.token_ids)
         x = kernels.rms_norm(residual, weights.layers[0].input_norm, eps)
         final = len(weights.layers) - 1
         for index, layer in enumerate(weights.layers):
             if index == self._nearly_after:
                 nearly_done()
             shape = self._shapes[index]
-            x = self._attend(x, layer, rotary, caches[index], shape, plans[shape])
+            x = self._attend(x, layer, step.rotary, step.caches[index], shape, plans[shape])
             if index == final:
                 # From here on only the rows that sample matter to anyone.
                 if not batch.samples:
                     break
-                x, residual = x.index_select(0, last_tokens), residual.index_select(0, last_tokens)
+                x = x.index_select(0, step.last_tokens)
+                residual = residual.index_select(0, step.last_tokens)
             following = (
                 weights.final_norm if index == final else weights.layers[index + 1].input_norm
             )
@@ -77,9 +110,7 @@ class Decoder:
             x, residual = kernels.add_rms_norm(x, residual, layer.post_norm, eps)
             x = kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down)
             x, residual = kernels.add_rms_norm(x, residual, following, eps)
-        else:
-            return weights.head.logits(x)
-        return x.new_empty(0, self._config.vocab_size)
+        return x
 
     def _attend(
         self,

@@ -2,6 +2,7 @@
 
 import torch
 
+from replicas.kernels.fused import FloatLogits
 from replicas.kernels.interface import Kernels
 
 # A bfloat16 number between 16 and 32 has steps of 1/8: near-ties become ties, and the first one
@@ -20,7 +21,9 @@ class OutputHead:
         self._packed = kernels.pack_linear(weight, None)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """x [S, d] to [S, vocab]; float32 for bfloat16 weights, with the largest ones exact."""
+        """x [S, d] to [S, vocab] float32; of bfloat16 products the largest are made exact."""
+        if isinstance(self._kernels, FloatLogits):
+            return self._kernels.logits(x, self._packed)
         logits = self._kernels.linear(x, self._packed)
         if logits.dtype != torch.bfloat16:
             return logits

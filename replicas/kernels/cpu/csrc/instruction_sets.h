@@ -1,0 +1,47 @@
+// The instruction sets that were compiled, best first, and which of them this processor has.
+#pragma once
+
+#include "kernel_api.h"
+
+namespace pagoda {
+
+#if defined(__x86_64__)
+namespace avx512_bf16 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+#endif
+namespace portable {
+extern const Kernels kKernels;
+}
+
+struct InstructionSet {
+  const char* name;
+  const Kernels* kernels;
+  bool (*is_present)();
+};
+
+inline const InstructionSet kInstructionSets[] = {
+#if defined(__x86_64__)
+    {"avx512_bf16", &avx512_bf16::kKernels,
+     [] {
+       return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+     }},
+    {"avx512", &avx512::kKernels,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+     }},
+    {"avx2", &avx2::kKernels,
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+#endif
+    {"portable", &portable::kKernels, [] { return true; }},
+};
+
+}  // namespace pagoda

@@ -1,0 +1,112 @@
+// All kernels for one instruction set; compiled once for each, PAGODA_ISA names it.
+#include "layers.h"
+
+namespace pagoda {
+namespace PAGODA_ISA {
+namespace {
+
+// Calls work with the type that stands for the element.
+template <class Work>
+void with_element(Element element, Work work) {
+  element == Element::kBf16 ? work(Bf16{}) : work(F32{});
+}
+
+void pack(Element element, const void* weight, long out, long in, uint32_t* panels, int threads) {
+  with_element(element, [&](auto e) {
+    using E = decltype(e);
+    with_team(threads, [&](Team& team, int) {
+      pack_panels<E>(team, static_cast<const typename E::T*>(weight), out, in, panels);
+    });
+  });
+}
+
+void linear(Element element, const void* x, long rows, const Packed& w, void* out, bool to_float,
+            int threads) {
+  with_element(element, [&](auto e) {
+    using E = decltype(e);
+    Matrix matrix{x, rows, w.steps};
+    with_team(threads, [&](Team& team, int) {
+      if (!to_float) return product_to<E>(team, matrix, w, static_cast<typename E::T*>(out));
+      float* floats = static_cast<float*>(out);
+      share_panels(team, rows, panels_of(w), [&](long panel, long first, long last) {
+        panel_product<E>(matrix, w, panel, first, last,
+                         [&](long row, long column, float* own, long count) {
+                           __builtin_memcpy(floats + row * w.out + column, own, count * 4);
+                         });
+      });
+    });
+  });
+}
+
+void rms_norm(Element element, const void* x, float* residual, const float* weight, float eps,
+              void* out, long rows, long width, int threads) {
+  with_element(element, [&](auto e) {
+    using E = decltype(e);
+    using T = typename E::T;
+    const T* from = static_cast<const T*>(x);
+    T* to = static_cast<T*>(out);
+    with_team(threads, [&](Team& team, int) {
+      team.share(rows, [&](long row) {
+        const T* own = from + row * width;
+        if (!residual) return norm_row<E, E>(own, weight, eps, to + row * width, width);
+        add_row<E>(own, residual + row * width, width);
+        norm_row<F32, E>(residual + row * width, weight, eps, to + row * width, width);
+      });
+    });
+  });
+}
+
+void silu_mul(Element element, const void* gate_up, void* out, long rows, long inner,
+              int threads) {
+  with_element(element, [&](auto e) {
+    using E = decltype(e);
+    using T = typename E::T;
+    with_team(threads, [&](Team& team, int) {
+      team.share(rows, [&](long row) {
+        silu_row<E>(static_cast<const T*>(gate_up) + row * 2 * inner,
+                    static_cast<T*>(out) + row * inner, inner);
+      });
+    });
+  });
+}
+
+void rotate(const RotateCall& call, const Heads& heads, const Cache& cache, const Rows& rows,
+            int threads) {
+  with_element(call.element, [&](auto e) {
+    with_team(threads, [&](Team& team, int) {
+      team.share(rows.num_tokens, [&](long token) {
+        rotate_token<decltype(e)>(call, heads, cache, token, rows.slots[token]);
+      });
+    });
+  });
+}
+
+void attention(const AttentionCall& call) {
+  with_element(call.element, [&](auto e) {
+    with_team(call.num_threads,
+              [&](Team& team, int thread) { attend<decltype(e)>(team, call, thread); });
+  });
+}
+
+void run_layers(const StepCall& call) {
+  with_element(call.element, [&](auto e) {
+    with_team(call.num_threads, [&](Team& team, int thread) {
+      LayerRun<decltype(e)>(call, team, thread).run();
+    });
+  });
+}
+
+long attention_scratch_bytes(const Heads& heads, long parts, int threads) {
+  // f32 has more words in a head than bf16, so its sizes do for both.
+  AttentionSizes sizes(heads, 1);
+  return 4 * (threads * sizes.thread_words() + parts * sizes.per_kv * sizes.result);
+}
+
+}  // namespace
+
+extern const Kernels kKernels;
+const Kernels kKernels = {pack,   linear,    rms_norm,   silu_mul,
+                          rotate, attention, run_layers, attention_scratch_bytes};
+
+}  // namespace PAGODA_ISA
+}  // namespace pagoda

@@ -1,0 +1,153 @@
+// What the object files of the instruction sets offer to the one file that knows torch.
+// Plain structs and pointers only: a template or inline function of a library that two
+// instruction sets both instantiate could be linked in from the wrong one.
+#pragma once
+
+#include <cstdint>
+
+namespace pagoda {
+
+enum class Element : int { kBf16 = 0, kF32 = 1 };
+
+constexpr long kPanel = 32;  // outputs of one panel of a packed weight
+constexpr long kSplit = 256;  // keys of one split of attention, at fixed positions of a request
+
+// A weight [out, in] as ceil(out / 32) panels of [steps][32] words of 4 bytes. A word holds two
+// neighbouring inputs in bf16 and one in f32, so steps is in / 2 or in. bias: [out] or null.
+struct Packed {
+  const uint32_t* panels;
+  const float* bias;
+  long out;
+  long steps;
+};
+
+// Rows of a step: R rows, T tokens; Batch of replicas/batch.py has the meanings.
+struct Rows {
+  const int32_t* query_start;
+  const int32_t* context_lens;
+  const int32_t* tables;
+  const int64_t* slots;
+  long num_rows;
+  long num_tokens;
+  long table_stride;
+};
+
+// K and V of one layer, [num_blocks, block_size, kv_heads, head_dim].
+struct Cache {
+  void* keys;
+  void* values;
+  long block_size;
+};
+
+struct Heads {
+  long query;
+  long kv;
+  long dim;
+  float scale;
+  long window;  // 0: full attention
+};
+
+// Query tokens first to last of a row, for one KV head, over splits first_split to last_split.
+// part: where its unfinished result goes, or -1 if it sees all splits and can finish.
+struct AttentionItem {
+  int32_t row, kv_head, first, last, first_split, last_split, part;
+};
+
+// Parts first to last of one token and KV head, to be merged in order.
+struct MergeItem {
+  int32_t token, kv_head, first, last;
+};
+
+struct AttentionPlan {
+  const AttentionItem* items;
+  const MergeItem* merges;
+  long num_items, num_merges, num_parts;
+};
+
+struct AttentionCall {
+  Element element;
+  const void* q;  // [T, ...], q_stride elements from token to token
+  long q_stride;
+  void* out;  // [T, query * dim]
+  Cache cache;
+  Heads heads;
+  Rows rows;
+  AttentionPlan plan;
+  char* scratch;
+  int num_threads;
+};
+
+struct RotateCall {
+  Element element;
+  void* qkv;  // [T, stride]: query heads, then key heads; rotated in place
+  const void* v;  // [T, ...], v_stride elements from token to token
+  long stride, v_stride;
+  const void* cos;  // [T, dim]
+  const void* sin;  // first half negated
+  const float* qk_norm;  // [query + kv, dim] or null
+  float eps;
+};
+
+struct Layer {
+  const float* input_norm;
+  const float* post_norm;
+  const float* qk_norm;
+  Packed qkv, output, gate_up, down;
+  Cache cache;
+  long window;
+};
+
+// The phases of a layer, as they are timed.
+enum Phase { kQkv, kRotate, kAttend, kOutput, kNorm, kGateUp, kDown, kNumPhases };
+
+struct StepCall {
+  Element element;
+  const Layer* layers;  // of the whole model
+  long first_layer, last_layer, num_layers;
+  long hidden, inner;
+  float eps;
+  const float* final_norm;
+  const void* embedding;
+  const int64_t* token_ids;
+  const void* cos;
+  const void* sin;
+  Rows rows;
+  Heads heads;  // window comes from the layer
+  const AttentionPlan* plans;  // one per layer
+  const int64_t* last_tokens;  // rows of the flat batch that sample
+  long num_last;
+  float* residual;  // [T, hidden]
+  void* x;  // [T, hidden]
+  void* qkv;  // [T, (query + 2 kv) * dim]
+  void* attended;  // [T, query * dim]
+  void* gate_up;  // [T, 2 * inner], used where inner is no multiple of a panel
+  void* activated;  // [T, inner]
+  void* gathered;  // [T, hidden or query * dim]: rows of the last layer that sample
+  char* scratch;  // attention_scratch_bytes(...)
+  int num_threads;
+  double* seconds;  // [kNumPhases], added to
+};
+
+struct Kernels {
+  void (*pack)(Element, const void* weight, long out, long in, uint32_t* panels, int threads);
+  // x [T, in], to out [T, packed.out] of the element type, or of float if to_float.
+  void (*linear)(Element, const void* x, long rows, const Packed&, void* out, bool to_float,
+                 int threads);
+  // residual null: norm of x alone. Otherwise residual (float, in place) += x, and the norm of it.
+  void (*rms_norm)(Element, const void* x, float* residual, const float* weight, float eps,
+                   void* out, long rows, long width, int threads);
+  void (*silu_mul)(Element, const void* gate_up, void* out, long rows, long inner, int threads);
+  void (*rotate)(const RotateCall&, const Heads&, const Cache&, const Rows&, int threads);
+  void (*attention)(const AttentionCall&);
+  void (*run_layers)(const StepCall&);
+  // Bytes of scratch of attention: for every thread, and for `parts` unfinished results.
+  long (*attention_scratch_bytes)(const Heads&, long parts, int threads);
+};
+
+// Query tokens of one attention item: as many as make about 192 rows of queries.
+inline long item_tokens(const Heads& heads) {
+  long per_kv = heads.query / heads.kv;
+  return per_kv >= 192 ? 1 : 192 / per_kv;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,139 @@
+// Several layers of a decoder in one go: threads start once and meet between phases.
+#pragma once
+
+#include "attention.h"
+#include "rows.h"
+
+namespace pagoda {
+namespace PAGODA_ISA {
+namespace {
+
+template <class E>
+class LayerRun {
+ public:
+  using T = typename E::T;
+
+  LayerRun(const StepCall& call, Team& team, int thread)
+      : call_(call), team_(team), thread_(thread), rows_(call.rows.num_tokens) {}
+
+  void run() {
+    started_ = omp_get_wtime();
+    x_ = static_cast<T*>(call_.x);
+    if (call_.first_layer == 0) embed();
+    for (long index = call_.first_layer; index < call_.last_layer; ++index) run_layer(index);
+  }
+
+ private:
+  void embed() {
+    const T* table = static_cast<const T*>(call_.embedding);
+    team_.share(rows_, [&](long row) {
+      const T* own = table + call_.token_ids[row] * call_.hidden;
+      float* residual = call_.residual + row * call_.hidden;
+      for (long i = 0; i < call_.hidden; i += kLanes)
+        store_few<F32>(residual + i, load_few<E>(own + i, call_.hidden - i), call_.hidden - i);
+      norm_one(row, call_.layers[0].input_norm);
+    });
+    done(kNorm);
+  }
+
+  void run_layer(long index) {
+    const Layer& layer = call_.layers[index];
+    bool is_final = index + 1 == call_.num_layers;
+    long width = (call_.heads.query + 2 * call_.heads.kv) * call_.heads.dim;
+    product_to<E>(team_, matrix(x_, call_.hidden), layer.qkv, static_cast<T*>(call_.qkv));
+    done(kQkv);
+    rotate(layer, width);
+    done(kRotate);
+    attend_rows(layer, call_.plans[index], width);
+    done(kAttend);
+    const T* attended = static_cast<const T*>(call_.attended);
+    if (is_final) attended = keep_last(attended);
+    product_onto<E>(team_, matrix(attended, layer.output.steps * E::kPerWord), layer.output,
+                    call_.residual);
+    done(kOutput);
+    norm(layer.post_norm);
+    activate(layer);
+    product_onto<E>(team_, matrix(call_.activated, call_.inner), layer.down, call_.residual);
+    done(kDown);
+    norm(is_final ? call_.final_norm : call_.layers[index + 1].input_norm);
+  }
+
+  Matrix matrix(const void* data, long width) const { return {data, rows_, width / E::kPerWord}; }
+
+  void rotate(const Layer& layer, long width) {
+    const Heads& heads = call_.heads;
+    T* qkv = static_cast<T*>(call_.qkv);
+    RotateCall call{call_.element, qkv,       qkv + (heads.query + heads.kv) * heads.dim,
+                    width,         width,     call_.cos,
+                    call_.sin,     layer.qk_norm, call_.eps};
+    team_.share(rows_, [&](long token) {
+      rotate_token<E>(call, heads, layer.cache, token, call_.rows.slots[token]);
+    });
+  }
+
+  void attend_rows(const Layer& layer, const AttentionPlan& plan, long width) {
+    AttentionCall call{call_.element, call_.qkv,  width, call_.attended, layer.cache,
+                       call_.heads,   call_.rows, plan,  call_.scratch,  call_.num_threads};
+    call.heads.window = layer.window;
+    attend<E>(team_, call, thread_);
+  }
+
+  // From the last attention on only the rows that sample matter to anyone.
+  const T* keep_last(const T* attended) {
+    long width = call_.heads.query * call_.heads.dim;
+    T* kept = static_cast<T*>(call_.gathered);
+    if (thread_ == 0)
+      for (long i = 0; i < call_.num_last; ++i) {
+        long row = call_.last_tokens[i];
+        __builtin_memcpy(kept + i * width, attended + row * width, width * sizeof(T));
+        // Rows are in order, so none is overwritten before it has moved.
+        __builtin_memmove(call_.residual + i * call_.hidden, call_.residual + row * call_.hidden,
+                          call_.hidden * sizeof(float));
+      }
+    team_.meet();
+    rows_ = call_.num_last;
+    return kept;
+  }
+
+  void activate(const Layer& layer) {
+    T* activated = static_cast<T*>(call_.activated);
+    if (call_.inner % kPanel == 0) {
+      gated_product<E>(team_, matrix(x_, call_.hidden), layer.gate_up, activated);
+    } else {
+      T* gate_up = static_cast<T*>(call_.gate_up);
+      product_to<E>(team_, matrix(x_, call_.hidden), layer.gate_up, gate_up);
+      team_.share(rows_, [&](long row) {
+        silu_row<E>(gate_up + row * 2 * call_.inner, activated + row * call_.inner, call_.inner);
+      });
+    }
+    done(kGateUp);
+  }
+
+  void norm(const float* weight) {
+    team_.share(rows_, [&](long row) { norm_one(row, weight); });
+    done(kNorm);
+  }
+
+  PAGODA_INLINE void norm_one(long row, const float* weight) {
+    norm_row<F32, E>(call_.residual + row * call_.hidden, weight, call_.eps,
+                     x_ + row * call_.hidden, call_.hidden);
+  }
+
+  void done(Phase phase) {
+    if (thread_ != 0) return;
+    double now = omp_get_wtime();
+    call_.seconds[phase] += now - started_;
+    started_ = now;
+  }
+
+  const StepCall& call_;
+  Team& team_;
+  int thread_;
+  long rows_;
+  T* x_;
+  double started_;
+};
+
+}  // namespace
+}  // namespace PAGODA_ISA
+}  // namespace pagoda

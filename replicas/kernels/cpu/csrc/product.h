@@ -1,0 +1,179 @@
+// Products of a few rows with a packed weight.
+//
+// Every output is one chain of additions over the inputs in their order, whatever the number of
+// rows beside it: so a row has the same bits in every batch, at no cost.
+#pragma once
+
+#include "kernel_api.h"
+#include "team.h"
+
+namespace pagoda {
+namespace PAGODA_ISA {
+namespace {
+
+constexpr int kVectors = kPanel / kLanes;
+constexpr long kItemRows = 192;  // rows of one work item, so that they stay in the second cache
+constexpr long kAhead = 32;      // steps to fetch ahead, 4 KiB
+
+// out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats.
+template <class E, int M>
+void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out, long ldo) {
+  VecF total[M][kVectors] = {};
+  for (long step = 0; step < steps; ++step) {
+    const uint32_t* words = panel + step * kPanel;
+    __builtin_prefetch(words + kAhead * kPanel);
+    __builtin_prefetch(words + kAhead * kPanel + 16);
+    VecU weight[kVectors];
+    for (int v = 0; v < kVectors; ++v) weight[v] = load<VecU>(words + v * kLanes);
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+      uint32_t own = x[m * ldx + step];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) total[m][v] = E::multiply_add(total[m][v], weight[v], own);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int v = 0; v < kVectors; ++v) store(out + m * ldo + v * kLanes, total[m][v]);
+}
+
+template <class E>
+PAGODA_INLINE void few_rows(long rows, const uint32_t* x, long ldx, const uint32_t* panel,
+                            long steps, float* out, long ldo) {
+  switch (rows) {
+    case 1: return tile<E, 1>(x, ldx, panel, steps, out, ldo);
+#if defined(__AVX2__)
+    case 2: return tile<E, 2>(x, ldx, panel, steps, out, ldo);
+#endif
+#if defined(__AVX512F__)
+    case 3: return tile<E, 3>(x, ldx, panel, steps, out, ldo);
+    case 4: return tile<E, 4>(x, ldx, panel, steps, out, ldo);
+    case 5: return tile<E, 5>(x, ldx, panel, steps, out, ldo);
+    case 6: return tile<E, 6>(x, ldx, panel, steps, out, ldo);
+    case 7: return tile<E, 7>(x, ldx, panel, steps, out, ldo);
+    case 8: return tile<E, 8>(x, ldx, panel, steps, out, ldo);
+    case 9: return tile<E, 9>(x, ldx, panel, steps, out, ldo);
+    case 10: return tile<E, 10>(x, ldx, panel, steps, out, ldo);
+    case 11: return tile<E, 11>(x, ldx, panel, steps, out, ldo);
+    case 12: return tile<E, 12>(x, ldx, panel, steps, out, ldo);
+#endif
+  }
+}
+
+// Cuts rows into tiles of nearly equal size and calls work(first row, number of rows).
+template <class Work>
+PAGODA_INLINE void in_tiles(long rows, Work work) {
+  long tiles = (rows + kTileRows - 1) / kTileRows, first = 0;
+  for (long left = tiles; left; --left) {
+    long count = (rows - first + left - 1) / left;
+    work(first, count);
+    first += count;
+  }
+}
+
+struct Matrix {
+  const void* data;
+  long rows;
+  long words;  // from row to row
+};
+
+// One work item of a product: panel p over rows first to last; finish(row, column, floats, count)
+// takes up to 32 finished outputs, bias included.
+template <class E, class Finish>
+PAGODA_INLINE void panel_product(const Matrix& x, const Packed& w, long panel, long first,
+                                 long last, Finish finish) {
+  long column = panel * kPanel;
+  long count = w.out - column < kPanel ? w.out - column : kPanel;
+  const uint32_t* words = w.panels + panel * w.steps * kPanel;
+  const uint32_t* rows = static_cast<const uint32_t*>(x.data) + first * x.words;
+  in_tiles(last - first, [&](long start, long number) {
+    alignas(64) float out[kTileRows * kPanel];
+    few_rows<E>(number, rows + start * x.words, x.words, words, w.steps, out, kPanel);
+    for (long m = 0; m < number; ++m) {
+      float* own = out + m * kPanel;
+      if (w.bias)
+        for (long i = 0; i < count; ++i) own[i] += w.bias[column + i];
+      finish(first + start + m, column, own, count);
+    }
+  });
+}
+
+// The product x * w, shared out by panels and blocks of rows; work(panel, first row, last row).
+template <class Work>
+PAGODA_INLINE void share_panels(Team& team, long rows, long panels, Work work) {
+  long chunks = (rows + kItemRows - 1) / kItemRows;
+  team.share(panels * chunks, [&](long item) {
+    long chunk = item / panels, first = chunk * kItemRows;
+    work(item % panels, first, first + kItemRows < rows ? first + kItemRows : rows);
+  });
+}
+
+PAGODA_INLINE long panels_of(const Packed& w) { return (w.out + kPanel - 1) / kPanel; }
+
+template <class E>
+void product_to(Team& team, const Matrix& x, const Packed& w, typename E::T* out) {
+  share_panels(team, x.rows, panels_of(w), [&](long panel, long first, long last) {
+    panel_product<E>(x, w, panel, first, last, [&](long row, long column, float* own, long count) {
+      for (long i = 0; i < count; i += kLanes)
+        store_few<E>(out + row * w.out + column + i, load<VecF>(own + i), count - i);
+    });
+  });
+}
+
+// residual [rows, w.out] += x * w.
+template <class E>
+void product_onto(Team& team, const Matrix& x, const Packed& w, float* residual) {
+  share_panels(team, x.rows, panels_of(w), [&](long panel, long first, long last) {
+    panel_product<E>(x, w, panel, first, last, [&](long row, long column, float* own, long count) {
+      float* sum = residual + row * w.out + column;
+      for (long i = 0; i < count; ++i) sum[i] += own[i];
+    });
+  });
+}
+
+PAGODA_INLINE VecF silu(VecF gate) { return gate / (1.0f + exponential(-gate)); }
+
+// out [rows, inner] = silu(x * gate) * (x * up), where w packs gate and up one after another and
+// inner is a multiple of a panel: each item computes a panel of both.
+template <class E>
+void gated_product(Team& team, const Matrix& x, const Packed& w, typename E::T* out) {
+  long inner = w.out / 2, panels = inner / kPanel;
+  share_panels(team, x.rows, panels, [&](long panel, long first, long last) {
+    in_tiles(last - first, [&](long start, long number) {
+      alignas(64) float gates[kTileRows * kPanel];
+      long top = first + start;
+      panel_product<E>(x, w, panel, top, top + number, [&](long row, long, float* own, long) {
+        __builtin_memcpy(gates + (row - top) * kPanel, own, kPanel * sizeof(float));
+      });
+      panel_product<E>(x, w, panels + panel, top, top + number,
+                       [&](long row, long, float* own, long) {
+        const float* gate = gates + (row - top) * kPanel;
+        typename E::T* to = out + row * inner + panel * kPanel;
+        for (long i = 0; i < kPanel; i += kLanes)
+          E::store_floats(to + i, silu(load<VecF>(gate + i)) * load<VecF>(own + i));
+      });
+    });
+  });
+}
+
+// Weight [out, in] into panels; outputs beyond the last are zero.
+template <class E>
+void pack_panels(Team& team, const typename E::T* weight, long out, long in, uint32_t* panels) {
+  constexpr long kEach = E::kPerWord;
+  long steps = (in + kEach - 1) / kEach;
+  team.share((out + kPanel - 1) / kPanel, [&](long panel) {
+    uint32_t* to = panels + panel * steps * kPanel;
+    for (long step = 0; step < steps; ++step)
+      for (long i = 0; i < kPanel; ++i) {
+        typename E::T word[kEach] = {};
+        long row = panel * kPanel + i;
+        for (long part = 0; part < kEach; ++part)
+          if (row < out && step * kEach + part < in)
+            word[part] = weight[row * in + step * kEach + part];
+        __builtin_memcpy(to + step * kPanel + i, word, 4);
+      }
+  });
+}
+
+}  // namespace
+}  // namespace PAGODA_ISA
+}  // namespace pagoda

@@ -1,0 +1,156 @@
+// Vectors as wide as the instruction set has them, and the two element types in terms of them.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define PAGODA_INLINE inline __attribute__((always_inline))
+
+namespace pagoda {
+namespace PAGODA_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kTileRows = 12;  // 24 accumulators of 32 registers
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+constexpr int kTileRows = 2;  // 8 accumulators of 16 registers; the rest holds unpacked weights
+#else
+constexpr int kLanes = 4;
+constexpr int kTileRows = 1;
+#endif
+
+typedef float VecF __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t VecU __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
+
+template <class V>
+PAGODA_INLINE V load(const void* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+
+template <class V>
+PAGODA_INLINE void store(void* to, V value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+
+PAGODA_INLINE VecF splat(float value) { return VecF{} + value; }
+PAGODA_INLINE VecU splat_word(uint32_t value) { return VecU{} + value; }
+
+PAGODA_INLINE VecF larger(VecF a, VecF b) { return a > b ? a : b; }
+
+// Halves are added to halves, so the order is the same for every use.
+PAGODA_INLINE float sum_lanes(VecF value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+PAGODA_INLINE float largest_lane(VecF value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  return lanes[0];
+}
+
+// e^x to about 2 ulp: x is split into whole powers of two and a rest below ln(2) / 2, whose series
+// has six terms. Exactly 1 at 0, exactly 0 below -87.
+PAGODA_INLINE VecF exponential(VecF x) {
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to whole numbers
+  VecF bounded = larger(x, splat(-87.0f));
+  bounded = bounded < 88.0f ? bounded : splat(88.0f);
+  VecF shifted = bounded * 1.44269504f + magic;
+  VecF whole = shifted - magic;
+  VecF rest = bounded - whole * 0.693359375f;
+  rest = rest + whole * 2.12194440e-4f;
+  VecF series = splat(1.9875691500e-4f);
+  series = series * rest + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.0f;
+  VecI exponent = ((VecI)shifted - (VecI)splat(magic)) << 23;
+  VecF result = (VecF)((VecI)series + exponent);
+  return x < -87.0f ? splat(0.0f) : result;
+}
+
+PAGODA_INLINE float exponential(float x) { return exponential(splat(x))[0]; }
+
+// bf16: a word holds two elements.
+struct Bf16 {
+  using T = uint16_t;
+  static constexpr long kPerWord = 2;
+
+  static PAGODA_INLINE VecF load_floats(const T* from) {
+    return (VecF)(__builtin_convertvector(load<VecH>(from), VecU) << 16);
+  }
+
+  static PAGODA_INLINE VecH rounded(VecF value) {
+#if defined(__AVX512BF16__)
+    return (VecH)_mm512_cvtneps_pbh((__m512)value);
+#else
+    VecU bits = (VecU)value;
+    VecU nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    VecI is_nan = value != value;
+    VecU chosen = is_nan ? splat_word(0x7fc0) : nearest;
+    return __builtin_convertvector(chosen, VecH);
+#endif
+  }
+
+  static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, rounded(value)); }
+
+  // total + both products of the pairs in each lane's word and in `x`.
+  static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
+#if defined(__AVX512BF16__)
+    return (VecF)_mm512_dpbf16_ps((__m512)total, (__m512bh)words, (__m512bh)splat_word(x));
+#else
+    VecF low = (VecF)(words << 16), high = (VecF)(words & 0xffff0000u);
+    total = total + low * (VecF)splat_word(x << 16);
+    return total + high * (VecF)splat_word(x & 0xffff0000u);
+#endif
+  }
+};
+
+// f32: a word is one element.
+struct F32 {
+  using T = float;
+  static constexpr long kPerWord = 1;
+
+  static PAGODA_INLINE VecF load_floats(const T* from) { return load<VecF>(from); }
+  static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, value); }
+  static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
+    return total + (VecF)words * (VecF)splat_word(x);
+  }
+};
+
+// The same for the last elements of a row, fewer than a vector has lanes.
+template <class E>
+PAGODA_INLINE VecF load_few(const typename E::T* from, long count) {
+  if (count >= kLanes) return E::load_floats(from);
+  typename E::T few[kLanes] = {};
+  __builtin_memcpy(few, from, count * sizeof(few[0]));
+  return E::load_floats(few);
+}
+
+template <class E>
+PAGODA_INLINE void store_few(typename E::T* to, VecF value, long count) {
+  if (count >= kLanes) return E::store_floats(to, value);
+  typename E::T few[kLanes];
+  E::store_floats(few, value);
+  __builtin_memcpy(to, few, count * sizeof(few[0]));
+}
+
+}  // namespace
+}  // namespace PAGODA_ISA
+}  // namespace pagoda

@@ -1,0 +1,100 @@
+// The threads of one call: they share out work items and meet between phases.
+#pragma once
+
+#include <omp.h>
+#include <sched.h>
+
+#include "simd.h"
+
+namespace pagoda {
+namespace PAGODA_ISA {
+namespace {
+
+PAGODA_INLINE void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class Team {
+ public:
+  explicit Team(int size) : size_(size) {}
+
+  // For the threads there really are, before any of them works.
+  void resize(int size) { size_ = size; }
+
+  // All of a phase's work is done when this returns. Waiting spins, then gives the core away: the
+  // other thread may have lost its own to another process.
+  PAGODA_INLINE void meet() {
+    if (size_ == 1) {
+      next_ = 0;
+      return;
+    }
+    unsigned round = __atomic_load_n(&round_, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == size_) {
+      arrived_ = 0;
+      next_ = 0;
+      __atomic_store_n(&round_, round + 1, __ATOMIC_RELEASE);
+      return;
+    }
+    for (int spins = 0; __atomic_load_n(&round_, __ATOMIC_ACQUIRE) == round; ++spins)
+      spins < kSpins ? relax() : static_cast<void>(sched_yield());
+  }
+
+  // Take items first to last of the `total` of this phase; false if none are left. Large portions
+  // first, so that memory is read in order; small ones last, so that all threads end together.
+  PAGODA_INLINE bool claim(long total, long& first, long& last) {
+    long taken = __atomic_load_n(&next_, __ATOMIC_RELAXED);
+    for (;;) {
+      long left = total - taken;
+      if (left <= 0) return false;
+      long portion = size_ == 1 ? left : left / (2 * size_);
+      if (portion < 1) portion = 1;
+      if (__atomic_compare_exchange_n(&next_, &taken, taken + portion, false, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
+        first = taken;
+        last = taken + portion;
+        return true;
+      }
+    }
+  }
+
+  template <class Work>
+  PAGODA_INLINE void share(long total, Work work) {
+    long first, last;
+    while (claim(total, first, last))
+      for (long item = first; item < last; ++item) work(item);
+    meet();
+  }
+
+ private:
+  static constexpr int kSpins = 20000;
+
+  int size_;
+  alignas(64) long next_ = 0;
+  alignas(64) int arrived_ = 0;
+  alignas(64) unsigned round_ = 0;
+};
+
+// Runs work(team, thread) on num_threads threads of torch's own pool.
+template <class Work>
+void with_team(int num_threads, Work work) {
+  if (num_threads <= 1 || omp_in_parallel()) {
+    Team team(1);
+    work(team, 0);
+    return;
+  }
+  Team team(num_threads);
+#pragma omp parallel num_threads(num_threads)
+  {
+    // A limit on threads may leave fewer than were asked for.
+#pragma omp master
+    team.resize(omp_get_num_threads());
+#pragma omp barrier
+    work(team, omp_get_thread_num());
+  }
+}
+
+}  // namespace
+}  // namespace PAGODA_ISA
+}  // namespace pagoda

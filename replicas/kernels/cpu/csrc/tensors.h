@@ -1,0 +1,78 @@
+// Checked views of torch's tensors as the plain structs of the kernels.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <string>
+
+#include "instruction_sets.h"
+
+namespace pagoda {
+
+using at::Tensor;
+
+inline Element element_of(const Tensor& tensor) {
+  if (tensor.scalar_type() == at::kBFloat16) return Element::kBf16;
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat, "cpu kernels: ", tensor.scalar_type(),
+              " is not supported; expected bfloat16 or float32");
+  return Element::kF32;
+}
+
+inline void check(const Tensor& tensor, at::ScalarType type, const char* name) {
+  TORCH_CHECK(tensor.scalar_type() == type && tensor.is_contiguous(), "cpu kernels: ", name,
+              " must be contiguous ", type);
+}
+
+template <class T>
+const T* read(const Tensor& tensor, const char* name) {
+  check(tensor, c10::CppTypeToScalarType<T>::value, name);
+  return tensor.const_data_ptr<T>();
+}
+
+// Null for an empty tensor.
+inline const float* read_or_null(const Tensor& tensor, const char* name) {
+  return tensor.numel() ? read<float>(tensor, name) : nullptr;
+}
+
+inline const Kernels& kernels_of(int64_t isa) { return *kInstructionSets[isa].kernels; }
+
+inline Packed packed_of(const Tensor& panels, const Tensor& bias, int64_t out, int64_t steps) {
+  long num_panels = (out + kPanel - 1) / kPanel;
+  TORCH_CHECK(panels.numel() == num_panels * steps * kPanel, "cpu kernels: packed weight has ",
+              panels.numel(), " words, expected ", num_panels * steps * kPanel);
+  return {reinterpret_cast<const uint32_t*>(read<int32_t>(panels, "panels")),
+          read_or_null(bias, "bias"), out, steps};
+}
+
+inline Cache cache_of(const Tensor& keys, const Tensor& values, Element element,
+                      const Heads& heads) {
+  for (const Tensor* tensor : {&keys, &values}) {
+    TORCH_CHECK(tensor->dim() == 4 && tensor->is_contiguous() && tensor->size(2) == heads.kv &&
+                    tensor->size(3) == heads.dim,
+                "cpu kernels: a cache of shape ", tensor->sizes(), " was not expected");
+    TORCH_CHECK(element_of(*tensor) == element, "cpu kernels: a KV cache of ",
+                tensor->scalar_type(), " beside other activations is not supported");
+  }
+  return {keys.data_ptr(), values.data_ptr(), keys.size(1)};
+}
+
+inline Rows rows_of(const Tensor& query_start, const Tensor& context_lens, const Tensor& tables,
+                    const Tensor& slots) {
+  return {read<int32_t>(query_start, "query_start"),
+          read<int32_t>(context_lens, "context_lens"),
+          read<int32_t>(tables, "block_tables"),
+          read<int64_t>(slots, "slot_mapping"),
+          context_lens.numel(),
+          slots.numel(),
+          tables.size(1)};
+}
+
+// Grows, never shrinks; what it held is lost when it grows.
+inline char* at_least(Tensor& buffer, int64_t bytes) {
+  if (buffer.numel() < bytes) buffer.resize_({bytes + bytes / 4});
+  return static_cast<char*>(buffer.data_ptr());
+}
+
+}  // namespace pagoda

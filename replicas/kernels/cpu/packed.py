@@ -1,0 +1,32 @@
+"""What the C++ side is handed: packed weights, and a batch's own arrays as tensors."""
+
+from dataclasses import dataclass
+
+import torch
+
+from replicas.batch import Batch
+
+# Outputs of one panel of a packed weight (kPanel of the C++ side).
+PANEL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """panels [ceil(out / 32) * words * 32] int32 of a weight [out, in]; bias [out] or empty.
+
+    A word holds two inputs in bfloat16 and one in float32.
+    """
+
+    panels: torch.Tensor
+    bias: torch.Tensor
+    out_features: int
+    in_features: int
+
+
+def row_tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """query_start, context_lens and block_tables of a batch, without copying."""
+    return (
+        torch.from_numpy(batch.query_start),
+        torch.from_numpy(batch.context_lens),
+        torch.from_numpy(batch.block_tables).contiguous(),
+    )

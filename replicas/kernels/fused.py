@@ -1,0 +1,88 @@
+"""What a back end may offer beyond single operations: whole layers, and logits in float32.
+
+A decoder asks for these by protocol and goes operation by operation where they are missing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from replicas.batch import Batch
+from replicas.kernels.interface import AttentionShape, LayerCache, PackedWeight
+
+
+class LayerParts(Protocol):
+    """The weights of one layer, as replicas.models.weights.LayerWeights has them."""
+
+    @property
+    def input_norm(self) -> torch.Tensor: ...
+    @property
+    def qkv(self) -> PackedWeight: ...
+    @property
+    def qk_norm(self) -> torch.Tensor | None: ...
+    @property
+    def output(self) -> PackedWeight: ...
+    @property
+    def post_norm(self) -> torch.Tensor: ...
+    @property
+    def gate_up(self) -> PackedWeight: ...
+    @property
+    def down(self) -> PackedWeight: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderParts:
+    """A decoder of the Llama family: embedding [vocab, d], one shape and one window per layer."""
+
+    embedding: torch.Tensor
+    layers: Sequence[LayerParts]
+    final_norm: torch.Tensor
+    eps: float
+    inner_size: int
+    shapes: Sequence[AttentionShape]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStep:
+    """One step: token_ids [T] int64, rotary cos and sin [T, D], last_tokens [S] int64.
+
+    last_tokens: where in the flat batch the last token of each sampling row lies, ascending.
+    """
+
+    batch: Batch
+    token_ids: torch.Tensor
+    rotary: tuple[torch.Tensor, torch.Tensor]
+    last_tokens: torch.Tensor
+    caches: Sequence[LayerCache]
+
+
+class FusedLayers(Protocol):
+    """The layers of one decoder, run several at a time."""
+
+    def start(self, step: DecoderStep) -> None:
+        """Take a step in; its tensors must stay as they are until its last layer has run."""
+        ...
+
+    def run(self, first: int, last: int) -> torch.Tensor:
+        """Layers first to last in order; after the last one of all, [S, d], normed."""
+        ...
+
+
+@runtime_checkable
+class CanFuse(Protocol):
+    """A back end that runs whole layers."""
+
+    def fuse(self, parts: DecoderParts) -> FusedLayers | None:
+        """The layers of this decoder, or None if this one must go operation by operation."""
+        ...
+
+
+@runtime_checkable
+class FloatLogits(Protocol):
+    """A back end whose products can come out as they were added up."""
+
+    def logits(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
+        """x [T, in] to [T, out] float32."""
+        ...
