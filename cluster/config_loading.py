@@ -21,7 +21,12 @@ _NAMES = {
 }
 _ENVIRONMENT = {"store.redis_url": "REDIS_URL", "ray.ray_address": "RAY_ADDRESS"}
 # Set by the house itself when it builds an engine or a pool of them.
-_INTERNAL = ("engine.scheduler.num_blocks", "engine.engines_per_node", "engine.role")
+_INTERNAL = (
+    "engine.scheduler.num_blocks",
+    "engine.scheduler.num_host_slots",
+    "engine.engines_per_node",
+    "engine.role",
+)
 
 
 def public_settings() -> tuple[Setting, ...]:

@@ -1,18 +1,27 @@
 """Engine settings under vLLM's names; a bad value names itself and what was expected."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal["mixed", "prefill", "decode"]
 Dtype = Literal["auto", "bfloat16", "float32"]
 SchedulingPolicy = Literal["fcfs", "priority"]
+EvictionPolicy = Literal["lru", "lfu"]
 KernelBackend = Literal["auto", "reference", "cpu", "triton"]
+PreemptionMode = Literal["auto", "swap", "recompute"]
+WriteBackPolicy = Literal["never", "on_eviction", "on_second_use", "always"]
 
 
 def _at_least(least: int, **settings: int) -> None:
     for name, value in settings.items():
         if value < least:
             raise ValueError(f"{name}={value}: expected at least {least}")
+
+
+def _one_of(choices: object, **settings: str) -> None:
+    for name, value in settings.items():
+        if value not in get_args(choices):
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(get_args(choices))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,14 @@ class SchedulerConfig:
     pending_block_timeout_s: longest wait for a block that another request is computing.
     scheduling_policy: order of the waiting line: as they came, or lowest priority value first.
     enable_prefix_caching: share the full blocks of equal prefixes, within and across requests.
+    eviction_policy: which cached block is reused first when there are no empty ones: the one that
+        has not been used for longest, or the one that was used least often.
+    preemption_mode: what becomes of a preempted request's KV: copied to host memory, computed
+        again, or (auto) the cheaper of both by measured speeds.
+    store_write_back: which full blocks are copied to host memory and into the block store: none,
+        those about to be reused, those found a second time, or all.
+    num_host_slots: blocks that host memory holds; the engine replaces it with what swap_space_bytes
+        allows.
     async_scheduling: plan step k + 1 while step k runs (NanoFlow); off, each step is planned
         when the last one has ended.
     """
@@ -55,7 +72,11 @@ class SchedulerConfig:
     pending_block_timeout_s: float = 10.0
     scheduling_policy: SchedulingPolicy = "fcfs"
     enable_prefix_caching: bool = True
+    eviction_policy: EvictionPolicy = "lru"
     async_scheduling: bool = True
+    preemption_mode: PreemptionMode = "auto"
+    store_write_back: WriteBackPolicy = "on_second_use"
+    num_host_slots: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, block_size=self.block_size, num_blocks=self.num_blocks)
@@ -79,6 +100,11 @@ class SchedulerConfig:
             raise ValueError(
                 f"scheduling_policy={self.scheduling_policy!r}: expected fcfs or priority"
             )
+        _one_of(PreemptionMode, preemption_mode=self.preemption_mode)
+        _one_of(WriteBackPolicy, store_write_back=self.store_write_back)
+        _at_least(0, num_host_slots=self.num_host_slots)
+        if self.eviction_policy not in ("lru", "lfu"):
+            raise ValueError(f"eviction_policy={self.eviction_policy!r}: expected lru or lfu")
 
     @property
     def chunk_tokens(self) -> int:
@@ -106,6 +132,8 @@ class EngineConfig:
     kv_cache_memory_share: share of RAM for K and V, divided among the engines of a machine.
     engines_per_node: engines that share one machine's RAM.
     gpu_memory_utilization: share of a GPU's memory for weights, K and V together.
+    swap_space_bytes: host memory of one engine for blocks of preempted requests and for those on
+        their way to the block store and back; 0 does without both.
     num_blocks_override: fixes the number of blocks whatever the memory; 0 means off.
     num_threads: threads of one step; 0 means every core of this machine.
     scheduler: what the scheduler and the allocator may do; num_blocks and max_model_len in it are
@@ -122,6 +150,7 @@ class EngineConfig:
     kv_cache_memory_share: float = 0.25
     engines_per_node: int = 1
     gpu_memory_utilization: float = 0.9
+    swap_space_bytes: int = 256 * 1024 * 1024
     num_blocks_override: int = 0
     num_threads: int = 0
 
@@ -133,6 +162,7 @@ class EngineConfig:
         if self.role not in ("mixed", "prefill", "decode"):
             raise ValueError(f"role={self.role!r}: expected mixed, prefill or decode")
         _at_least(0, kv_cache_memory_bytes=self.kv_cache_memory_bytes)
+        _at_least(0, swap_space_bytes=self.swap_space_bytes)
         _at_least(0, num_blocks_override=self.num_blocks_override, num_threads=self.num_threads)
         _at_least(1, engines_per_node=self.engines_per_node)
         for name in ("kv_cache_memory_share", "gpu_memory_utilization"):

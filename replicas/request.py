@@ -101,6 +101,8 @@ class EngineRequest:
     attempt: counts resubmissions of one request; tokens of another attempt are not accepted.
     priority: lower is served first (scheduling_policy priority).
     queue_timeout_s: refused as expired if it has waited this long without being scheduled.
+    session_id: of the conversation or agent run that it is a turn of, if the client names one; what
+        becomes of its blocks when it ends depends on how long such sessions pause.
     """
 
     request_id: str
@@ -113,6 +115,7 @@ class EngineRequest:
     priority: int = 0
     emitted_token_ids: tuple[int, ...] = ()
     queue_timeout_s: float | None = None
+    session_id: str | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
