@@ -6,10 +6,12 @@ name and content they had until they are reused, so the pool is also the prefix 
 content-indexable cache.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from replicas.memory.free_blocks import FreeBlocks
+from replicas.memory.named_blocks import NamedBlocks
+from replicas.policies.eviction import EvictionOrder, LeastRecentlyUsed
 from replicas.request import KvEvent
 
 
@@ -30,21 +32,23 @@ class PrefixMatch:
 class BlockAllocator:
     """A pool of `num_blocks` blocks of `block_size` token positions.
 
-    Free blocks are reused in this order: those without a name, then the least recently freed. A
-    request frees its blocks from last to first, so a leaf is always reused before its root.
+    Free blocks are reused in this order: those without a name, then the cached ones as `order`
+    says (the least recently freed first), leaves before their roots.
     """
 
-    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, order: EvictionOrder | None = None
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        # An empty order counts as false.
+        self._order = LeastRecentlyUsed() if order is None else order
         self._ref_counts = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-        self._name_of: list[bytes | None] = [None] * num_blocks
-        self._block_of: dict[bytes, int] = {}
+        self._free = FreeBlocks(num_blocks, self._order, self._has_children)
+        self._named = NamedBlocks(num_blocks, block_size, self._free.note_leaf)
         self._pending: dict[bytes, object] = {}
         self._events: list[KvEvent] = []
         self._num_shared = 0
-        self._num_cached = 0
 
     @property
     def num_free(self) -> int:
@@ -54,7 +58,7 @@ class BlockAllocator:
     @property
     def num_cached(self) -> int:
         """Free blocks that can still be found by name."""
-        return self._num_cached
+        return self._free.num_cached
 
     @property
     def num_shared(self) -> int:
@@ -78,9 +82,10 @@ class BlockAllocator:
         assert num_blocks <= len(self._free), (num_blocks, len(self._free))
         blocks = []
         for _ in range(num_blocks):
-            block, _none = self._free.popitem(last=False)
-            if self._name_of[block] is not None:
-                self._forget(block)
+            block = self._free.pop()
+            if self._named.is_named(block):
+                self._order.forget(block)
+                self._events.append(KvEvent("removed", (self._named.remove(block),)))
             self._ref_counts[block] = 1
             blocks.append(block)
         return blocks
@@ -90,9 +95,10 @@ class BlockAllocator:
         counts = self._ref_counts
         for block in blocks:
             counts[block] += 1
+            if self._named.is_named(block):
+                self._order.note_use(block)
             if counts[block] == 1:
-                del self._free[block]
-                self._num_cached -= self._name_of[block] is not None
+                self._free.remove(block)
             elif counts[block] == 2:
                 self._num_shared += 1
 
@@ -105,17 +111,16 @@ class BlockAllocator:
             if counts[block] == 1:
                 self._num_shared -= 1
             elif counts[block] == 0:
-                self._free[block] = None
-                if self._name_of[block] is None:
-                    self._free.move_to_end(block, last=False)
+                if self._named.is_named(block):
+                    self._free.add_cached(block)
                 else:
-                    self._num_cached += 1
+                    self._free.add_nameless(block)
 
     def states(self) -> bytes:
         """One byte for each block: 0 free, 1 cached (free and findable), 2 held, 3 shared."""
         return bytes(
-            min(count, 2) + 1 if count else name is not None
-            for count, name in zip(self._ref_counts, self._name_of, strict=True)
+            min(count, 2) + 1 if count else self._named.is_named(block)
+            for block, count in enumerate(self._ref_counts)
         )
 
     def ref_count(self, block: int) -> int:
@@ -124,40 +129,50 @@ class BlockAllocator:
 
     def block_named(self, name: bytes) -> int | None:
         """The block that bears a name now."""
-        return self._block_of.get(name)
+        return self._named.block_named(name)
 
     def is_named(self, block: int) -> bool:
         """Whether a block can be found, so that its content must stay what its name says."""
-        return self._name_of[block] is not None
+        return self._named.is_named(block)
 
-    def find_prefix(self, names: Sequence[bytes]) -> PrefixMatch:
-        """The blocks that hold the longest findable prefix of `names`."""
-        blocks: list[int] = []
-        num_free = 0
-        for name in names:
-            block = self._block_of.get(name)
-            if block is None:
-                return PrefixMatch(tuple(blocks), num_free, name in self._pending)
-            num_free += self._ref_counts[block] == 0
-            blocks.append(block)
-        return PrefixMatch(tuple(blocks), num_free, next_is_pending=False)
+    def find_prefix(
+        self, names: Sequence[bytes], token_ids: Sequence[int], *, root: bytes
+    ) -> PrefixMatch:
+        """The blocks that hold the longest findable prefix of `token_ids`, every token compared.
+
+        names: of its full blocks, which begin with `root`.
+        """
+        blocks = self._named.find(names, token_ids, root)
+        num_free = sum(self._ref_counts[block] == 0 for block in blocks)
+        is_all = len(blocks) == len(names)
+        return PrefixMatch(
+            tuple(blocks), num_free, not is_all and names[len(blocks)] in self._pending
+        )
 
     def publish(
-        self, block: int, name: bytes, *, parent: bytes, token_ids: Sequence[int] = ()
+        self,
+        blocks: Sequence[int],
+        names: Sequence[bytes],
+        token_ids: Sequence[int],
+        *,
+        root: bytes,
+        first: int = 0,
     ) -> None:
-        """Make a held, full block findable; a block that already bears this name stays the one."""
-        assert self._ref_counts[block] > 0, f"block {block} is free"
-        self._pending.pop(name, None)
-        if name in self._block_of or self._name_of[block] is not None:
-            return
-        self._name_of[block] = name
-        self._block_of[name] = block
-        self._events.append(KvEvent("stored", (name,), parent, tuple(token_ids)))
+        """Make held, full blocks findable: the `first`-th of `blocks` and all after it.
+
+        blocks, names, token_ids: of the whole prefix, which begins with `root`. Where another block
+        bears the name already it stays the one.
+        """
+        for index in range(first, len(names)):
+            assert self._ref_counts[blocks[index]] > 0, f"block {blocks[index]} is free"
+            self._pending.pop(names[index], None)
+        for name, parent, tokens in self._named.add(blocks, names, token_ids, root, first=first):
+            self._events.append(KvEvent("stored", (name,), parent, tokens))
 
     def announce(self, names: Iterable[bytes], owner: object) -> None:
         """Say that `owner` is going to compute these blocks, so that others may wait for them."""
         for name in names:
-            if name not in self._block_of:
+            if name not in self._named:
                 self._pending.setdefault(name, owner)
 
     def withdraw(self, names: Iterable[bytes], owner: object) -> None:
@@ -168,10 +183,11 @@ class BlockAllocator:
 
     def clear_cache(self) -> None:
         """Forget every name; held blocks keep their content but can no longer be found."""
-        for block in self._block_of.values():
-            self._name_of[block] = None
-        self._block_of.clear()
-        self._num_cached = 0
+        for block in self._named.blocks():
+            self._order.forget(block)
+            if self._ref_counts[block] == 0:
+                self._free.forget_name(block)
+        self._named.clear()
         self._events.append(KvEvent("cleared"))
 
     def drain_events(self) -> tuple[KvEvent, ...]:
@@ -187,21 +203,15 @@ class BlockAllocator:
             for block in blocks:
                 expected[block] += 1
         assert expected == self._ref_counts, "reference counts differ from the references"
-        free = {block for block, count in enumerate(expected) if count == 0}
-        assert free == set(self._free), "free blocks are not those without a reference"
-        for name, block in self._block_of.items():
-            assert self._name_of[block] == name, f"block {block} bears another name"
-        named = sum(name is not None for name in self._name_of)
-        assert named == len(self._block_of), "a block has a name that cannot be found"
-        cached = sum(self._name_of[block] is not None for block in free)
-        assert cached == self._num_cached, (cached, self._num_cached)
+        assert len(self._free) == expected.count(0), "free blocks are not those without a reference"
+        assert all((block in self._free) == (count == 0) for block, count in enumerate(expected))
+        self._named.check()
+        cached = sum(
+            self._named.is_named(block) for block in range(self.num_blocks) if not expected[block]
+        )
+        assert cached == self.num_cached, (cached, self.num_cached)
         assert self._num_shared == sum(count > 1 for count in expected)
-        assert not self._pending.keys() & self._block_of.keys(), "a stored block is pending"
+        assert not any(name in self._named for name in self._pending), "a stored block is pending"
 
-    def _forget(self, block: int) -> None:
-        name = self._name_of[block]
-        assert name is not None
-        self._name_of[block] = None
-        del self._block_of[name]
-        self._num_cached -= 1
-        self._events.append(KvEvent("removed", (name,)))
+    def _has_children(self, block: int) -> bool:
+        return self._named.has_children(block)

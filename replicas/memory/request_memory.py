@@ -66,7 +66,7 @@ class RequestMemory:
             return FoundPrefix()
         block_size = self._config.block_size
         names = request.full_block_names(block_size, len(request.tokens) - 1)
-        named = self._allocator.find_prefix(names)
+        named = self._allocator.find_prefix(names, request.tokens, root=request.origin.root)
         num_tokens = len(named.blocks) * block_size
         siblings = [one for one in request.siblings if one.is_running]
         if siblings and num_tokens < request.num_common_tokens:
@@ -135,12 +135,13 @@ class RequestMemory:
             return
         block_size = self._config.block_size
         names = request.full_block_names(block_size, num_planned)
-        for index in range(request.num_published, len(names)):
+        if request.num_published < len(names):
             self._allocator.publish(
-                request.blocks[index],
-                names[index],
-                parent=request.parent_name(index),
-                token_ids=request.tokens[index * block_size : (index + 1) * block_size],
+                request.blocks,
+                names,
+                request.tokens,
+                root=request.origin.root,
+                first=request.num_published,
             )
         request.num_published = max(request.num_published, len(names))
 

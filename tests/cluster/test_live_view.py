@@ -203,7 +203,7 @@ def test_the_allocator_tells_the_four_states_of_a_block_apart():
     allocator = BlockAllocator(num_blocks=4, block_size=4)
     held, shared, cached = allocator.allocate(3)
     allocator.share([shared])
-    allocator.publish(cached, b"name", parent=b"root")
+    allocator.publish([cached], [b"name"], range(4), root=b"root")
     allocator.free([cached])
     states = allocator.states()
     assert [states[block] for block in (held, shared, cached)] == [2, 3, 1]

@@ -32,8 +32,12 @@ CONFIGS = st.fixed_dictionaries(
         "max_num_queued_reqs": st.sampled_from([3, 1000]),
         "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         "enable_prefix_caching": st.booleans(),
+        "eviction_policy": st.sampled_from(["lru", "lfu"]),
         "async_scheduling": st.booleans(),
         "pending_block_timeout_s": st.sampled_from([0.0, 0.5, 100.0]),
+        "num_host_slots": st.sampled_from([0, 3, 24]),
+        "preemption_mode": st.sampled_from(["auto", "swap", "recompute"]),
+        "store_write_back": st.sampled_from(["never", "on_eviction", "on_second_use", "always"]),
     }
 )
 
