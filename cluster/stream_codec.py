@@ -21,7 +21,8 @@ METHOD = "/pagoda.token_stream.v1.TokenStream/Attach"
 SERVICE = "pagoda.token_stream.v1.TokenStream"
 SECRET_METADATA_KEY = "pagoda-secret"
 
-_STATS_FIELDS = tuple(field.name for field in fields(EngineStats))
+# What lies below the device's blocks is told by metrics; no gateway decides by it.
+_STATS_FIELDS = tuple(field.name for field in fields(EngineStats) if field.name != "tiers")
 _FINISH_TO_WIRE = {
     FinishReason.STOP: wire.FINISH_REASON_STOP,
     FinishReason.LENGTH: wire.FINISH_REASON_LENGTH,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from replicas.admission_queue import AdmissionQueue
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
+from replicas.memory.block_tiers import BlockTiers, TierSetup
 from replicas.memory.request_memory import FoundPrefix, RequestMemory
 from replicas.request import FinishReason
 from replicas.request_state import RequestState
@@ -29,16 +30,22 @@ class BatchScheduler:
 
     It plans step k + 1 while step k may still be computed: tokens that step k samples count as
     known but unresolved. Batches must be computed in the order in which they were planned.
+    tiers: what keeps blocks beyond the device.
     """
 
     def __init__(
-        self, config: SchedulerConfig, queue: AdmissionQueue, allocator: BlockAllocator
+        self,
+        config: SchedulerConfig,
+        queue: AdmissionQueue,
+        allocator: BlockAllocator,
+        tiers: TierSetup,
     ) -> None:
         self.totals = SchedulerTotals()
         self._config = config
         self._queue = queue
         self._allocator = allocator
         self._memory = RequestMemory(config, allocator)
+        self.tiers = BlockTiers(config, allocator=allocator, memory=self._memory, setup=tiers)
         self._running: dict[RequestState, None] = {}
         self._step = 0
 
@@ -58,13 +65,14 @@ class BatchScheduler:
         preemptions_before = self.totals.preemptions
         if self._allocator.num_free < self._config.watermark_blocks:
             self.totals.low_watermark_steps += 1
+        self.tiers.begin(self._step + 1)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
         if self.totals.preemptions > preemptions_before:
             plan.drop_preempted()
         for request, count in plan.rows():
             if count > 1:
-                self._memory.publish(request, request.num_planned + count)
+                self._publish(request, request.num_planned + count)
         if self.totals.preemptions == preemptions_before:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
@@ -85,7 +93,7 @@ class BatchScheduler:
         if request.slot is None:
             self._queue.note_token()
         elif len(request.tokens) // self._config.block_size > request.num_published:
-            self._memory.publish(request, request.num_planned)
+            self._publish(request, request.num_planned)
 
     def finish(self, request: RequestState, reason: FinishReason, now: float) -> None:
         """End a request wherever it is; its blocks can be handed out at once.
@@ -94,6 +102,7 @@ class BatchScheduler:
         writes before anything planned later writes or reads the same blocks.
         """
         assert request.finish_reason is None, "a request ends once"
+        self.tiers.ending(request, now)
         if request.slot is None:
             self._queue.remove(request)
         else:
@@ -107,6 +116,7 @@ class BatchScheduler:
         """Assert every invariant of queue, running requests, tables and allocator."""
         self._queue.check()
         self._memory.check(tuple(self._running))
+        self.tiers.check()
         for request in self._running:
             assert request.finish_reason is None, "an ended request is running"
             assert request.num_planned <= len(request.tokens) + request.num_unresolved
@@ -155,6 +165,8 @@ class BatchScheduler:
             found = self._memory.match(request)
             if request.num_unresolved or self._waits_for_block(request, found, now):
                 continue
+            if self.tiers.waits(request, found, now):
+                continue
             if not self._memory.fits(request, found, is_alone=not self._running):
                 if request.num_overtakes >= MAX_OVERTAKES or len(overtaken) >= MAX_PASSED_OVER:
                     break
@@ -166,7 +178,7 @@ class BatchScheduler:
             count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
             self._memory.grow(request, count)
             plan.add(request, count)
-            self._memory.publish(request, request.num_planned + count)
+            self._publish(request, request.num_planned + count)
 
     # Admission.
 
@@ -187,12 +199,19 @@ class BatchScheduler:
         self._running[request] = None
         self._memory.start(request, found)
         self.totals.forks += found.source is not None
+        self.tiers.load(request, found, now)
         request.pending_since = None
         if request.timeline.scheduled_at is None:
             request.num_cached_tokens = min(request.num_planned, request.num_prompt_tokens)
             self.totals.prompt_tokens += request.num_prompt_tokens
             self.totals.hit_tokens += request.num_cached_tokens
         request.mark(scheduled_at=now)
+
+    def _publish(self, request: RequestState, num_planned: int) -> None:
+        num_before = request.num_published
+        self._memory.publish(request, num_planned)
+        if request.num_published > num_before:
+            self.tiers.note_published(request, num_before)
 
     # Preemption.
 
@@ -214,7 +233,7 @@ class BatchScheduler:
     def _preempt(self, request: RequestState) -> None:
         """Take its blocks and its slot; its tokens stay, so nothing but time is lost."""
         self.totals.preemptions += 1
-        self.totals.discarded_tokens += request.num_planned
+        self.totals.discarded_tokens += request.num_planned - self.tiers.save(request)
         request.num_preemptions += 1
         self._release(request)
         self._queue.readmit(request)

@@ -22,7 +22,10 @@ from replicas.engine_commands import (
 )
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView, ViewRecorder, step_rows
+from replicas.memory.block_mover import FetchDone, LookedUp, StoreDone
+from replicas.memory.block_tiers import TierSetup
 from replicas.policies import waiting_order
+from replicas.policies.eviction import eviction_order
 from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
@@ -48,7 +51,8 @@ class Engine:
     """One model's loop over steps. Not thread-safe, but for its inbox.
 
     clock: monotonic seconds. end_token_ids: the model's own end tokens. thread: where the runner
-    was built, for async_scheduling; the engine ends it.
+    was built, for async_scheduling; the engine ends it. tiers: what blocks cost and who moves them;
+    by default host memory alone, where the settings give any.
     """
 
     def __init__(
@@ -59,14 +63,22 @@ class Engine:
         clock: Callable[[], float],
         end_token_ids: frozenset[int] = frozenset(),
         thread: ThreadPoolExecutor | None = None,
+        tiers: TierSetup | None = None,
     ) -> None:
         self.inbox = Inbox(clock)
         self.config = config
         self._clock = clock
         self._end_token_ids = end_token_ids
-        self._allocator = BlockAllocator(num_blocks=config.num_blocks, block_size=config.block_size)
+        self._allocator = BlockAllocator(
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            order=eviction_order(config.eviction_policy),
+        )
         self._queue = AdmissionQueue(config, waiting_order(config.scheduling_policy))
-        self._scheduler = BatchScheduler(config, self._queue, self._allocator)
+        tiers = tiers or TierSetup.without_store(
+            block_size=config.block_size, block_bytes=1, clock=clock
+        )
+        self._scheduler = BatchScheduler(config, self._queue, self._allocator, tiers)
         self._pipeline: StepPipeline = (
             ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"))
             if config.async_scheduling
@@ -82,8 +94,14 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether another step would do anything."""
-        return bool(self._live) or self._pipeline.num_in_flight > 0
+        """Whether another step would do anything, or is going to."""
+        in_flight = self._pipeline.num_in_flight > 0
+        return bool(self._live) or in_flight or self._scheduler.tiers.has_copies
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no step is under way: if there is work, it waits for the store or for time."""
+        return self._pipeline.num_in_flight == 0
 
     @property
     def stats(self) -> EngineStats:
@@ -149,6 +167,9 @@ class Engine:
                     )
                 case ClearCache():
                     self._allocator.clear_cache()
+                    self._scheduler.tiers.clear()
+                case StoreDone() | LookedUp() | FetchDone():
+                    self._scheduler.tiers.take_answer(command, now)
                 case Watch(seconds):
                     self._view.watch(seconds)
         for state in self._queue.expired(now):
@@ -231,6 +252,10 @@ class Engine:
     def _commit(self, done: StepInFlight, now: float) -> None:
         """Append the sampled tokens; those of requests that ended meanwhile are dropped."""
         assert done.sampled is not None
+        batch = done.planned.batch
+        self._scheduler.tiers.note_step(batch, run_s=done.run_s, move_s=done.sampled.move_s)
+        if not batch.num_rows:
+            return
         if self._view.is_watching:
             rows = step_rows(done.planned)
             self._view.note_step(rows, started_at=now - done.run_s, ended_at=now)
@@ -247,7 +272,7 @@ class Engine:
             if end is not None:
                 self._end(state, end, now)
             self._stream.token(state, token_id, end)
-        rate = done.planned.batch.num_tokens / max(done.run_s, 1e-9)
+        rate = batch.num_tokens / max(done.run_s, 1e-9)
         self._tokens_per_s += (rate - self._tokens_per_s) * (
             RATE_SMOOTHING if self._tokens_per_s else 1.0
         )
@@ -316,6 +341,7 @@ class Engine:
             cancelled_total=totals.cancelled,
             refused_total=totals.refused,
             num_low_watermark_steps_total=totals.low_watermark_steps,
+            tiers=self._scheduler.tiers.stats(),
             forks_total=totals.forks,
             copied_blocks_total=totals.copied_blocks,
         )

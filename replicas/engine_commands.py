@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from replicas.memory.block_mover import MoverAnswer
 from replicas.request import EngineRequest
 
 
@@ -45,7 +46,7 @@ class Watch:
     seconds: float
 
 
-Command = Submit | Cancel | FinishChoice | ClearCache | Watch
+Command = Submit | Cancel | FinishChoice | ClearCache | Watch | MoverAnswer
 
 
 class Inbox:

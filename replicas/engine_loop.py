@@ -5,6 +5,9 @@ from collections.abc import Callable
 from replicas.engine import Engine
 from replicas.step_output import StepOutput
 
+# How often requests that all wait for the store are looked at; an answer wakes the loop at once.
+WAITING_POLL_S = 0.01
+
 
 class EngineLoop:
     """Runs one engine in the thread that calls `run`.
@@ -26,6 +29,8 @@ class EngineLoop:
                 self._deliver(output)
             elif not engine.has_work:
                 engine.inbox.wait()
+            elif engine.is_waiting:
+                engine.inbox.wait(WAITING_POLL_S)
 
     def stop(self) -> None:
         """Let `run` return after the step under way; from any thread."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from replicas.memory.tier_stats import TierStats
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -18,6 +20,7 @@ class EngineStats:
     forks_total: choices that began with the blocks of another choice of their request.
     copied_blocks_total: blocks that were copied before a write, since others could read them.
     plan_s, run_s, deliver_s: parts of the last step; plan covers scheduler and allocator.
+    tiers: host memory and the store below; stays with the replica, whose metrics tell of it.
     """
 
     step: int = 0
@@ -49,6 +52,7 @@ class EngineStats:
     cancelled_total: int = 0
     refused_total: int = 0
     num_low_watermark_steps_total: int = 0
+    tiers: TierStats = TierStats()
     forks_total: int = 0
     copied_blocks_total: int = 0
 

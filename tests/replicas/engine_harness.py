@@ -4,9 +4,14 @@ import random
 from collections.abc import Iterable
 
 from kvstore.block_hash import root_hash
+from kvstore.break_even import PrefillCost
 from replicas.config import SchedulerConfig
 from replicas.engine import Engine
 from replicas.engine_commands import Submit
+from replicas.memory.block_mover import BlockMover, NoMover
+from replicas.memory.block_tiers import TierSetup
+from replicas.memory.host_buffer import HostBuffer
+from replicas.memory.move_costs import BlockCost
 from replicas.request import EngineRequest, SamplingParams, TokenEntry
 from replicas.simulated_runner import SimulatedRunner
 from replicas.step_output import StepOutput
@@ -46,9 +51,15 @@ def engine(
     *,
     clock: ManualClock | None = None,
     end_token_ids: Iterable[int] = (),
+    mover: BlockMover | None = None,
+    fetch_timeout_s: float = 1.0,
+    host: HostBuffer | None = None,
     **overrides: object,
 ) -> Engine:
-    """An engine whose tokens depend on every block it reads."""
+    """An engine whose tokens depend on every block it reads, in whichever tier that lay.
+
+    host: the bytes of its host tier, where a test wants to see them.
+    """
     scheduler = scheduler or config(**overrides)
     runner = SimulatedRunner(
         num_blocks=scheduler.num_blocks,
@@ -56,8 +67,19 @@ def engine(
         max_num_seqs=scheduler.max_num_seqs,
         vocab_size=VOCAB_SIZE,
     )
+    if scheduler.num_host_slots:
+        slot_bytes = runner.layout.payload_bytes
+        runner.bind_host_buffer(
+            host or HostBuffer.create(num_slots=scheduler.num_host_slots, slot_bytes=slot_bytes)
+        )
+    clock = clock or ManualClock()
+    cost = BlockCost(PrefillCost(1.0, 0.0), scheduler.block_size, runner.layout.payload_bytes)
     return Engine(
-        scheduler, runner, clock=clock or ManualClock(), end_token_ids=frozenset(end_token_ids)
+        scheduler,
+        runner,
+        clock=clock,
+        end_token_ids=frozenset(end_token_ids),
+        tiers=TierSetup(cost, mover or NoMover(), fetch_timeout_s, clock),
     )
 
 
@@ -72,6 +94,7 @@ def request(
     priority: int = 0,
     emitted: Iterable[int] = (),
     queue_timeout_s: float | None = None,
+    session_id: str | None = None,
     **sampling: object,
 ) -> EngineRequest:
     return EngineRequest(
@@ -84,6 +107,7 @@ def request(
         priority=priority,
         emitted_token_ids=tuple(emitted),
         queue_timeout_s=queue_timeout_s,
+        session_id=session_id,
     )
 
 
