@@ -57,6 +57,7 @@ def build_engine(
         fingerprint=prepared.fingerprint,
         role=config.role,
         dtype=runner.dtype_name,
+        kv_cache_dtype=runner.layout.dtype,
         kernels=runner.kernels_name,
         deterministic=config.deterministic,
         num_threads=runner.num_threads,

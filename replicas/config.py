@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 Role = Literal["mixed", "prefill", "decode"]
 Dtype = Literal["auto", "bfloat16", "float32"]
+KvCacheDtype = Literal["auto", "bf16", "int8", "fp8"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 EvictionPolicy = Literal["lru", "lfu"]
 KernelBackend = Literal["auto", "reference", "cpu", "triton"]
@@ -124,7 +125,9 @@ class EngineConfig:
     model: demo, a Hugging Face id, a local folder or a GGUF file; an engine itself reads the folder
         that was prepared from it (replicas.models.prepared_model).
     role: which part of a request an engine takes: all of it, the prompt, or the output.
-    dtype: type of weights and KV cache; auto takes the one the model was saved in.
+    dtype: type of weights and activations; auto takes the one the model was saved in.
+    kv_cache_dtype: type of K and V in memory; auto takes dtype. int8 and fp8 (e4m3) keep a byte a
+        number and a scale for each token and head: about half the memory of bf16.
     kernels: back end of the model's arithmetic; auto takes the fastest one that loads.
     deterministic: every reduction in an order that depends on the row alone (DESIGN 3).
     kv_cache_memory_bytes: memory for K and V of one engine; 0 takes kv_cache_memory_share of RAM,
@@ -144,6 +147,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = SchedulerConfig()
     role: Role = "mixed"
     dtype: Dtype = "auto"
+    kv_cache_dtype: KvCacheDtype = "auto"
     kernels: KernelBackend = "auto"
     deterministic: bool = False
     kv_cache_memory_bytes: int = 0
@@ -157,6 +161,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ValueError(f"dtype={self.dtype!r}: expected auto, bfloat16 or float32")
+        if self.kv_cache_dtype not in ("auto", "bf16", "int8", "fp8"):
+            raise ValueError(
+                f"kv_cache_dtype={self.kv_cache_dtype!r}: expected auto, bf16, int8 or fp8"
+            )
         if self.kernels not in ("auto", "reference", "cpu", "triton"):
             raise ValueError(f"kernels={self.kernels!r}: expected auto, reference, cpu or triton")
         if self.role not in ("mixed", "prefill", "decode"):

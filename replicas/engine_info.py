@@ -7,7 +7,9 @@ from dataclasses import dataclass
 class EngineInfo:
     """Facts that do not change while the engine lives.
 
-    fingerprint: of the model (PreparedModel). block_bytes: K and V of one block in all layers.
+    fingerprint: of the model (PreparedModel). kv_cache_dtype: what K and V are kept in, as
+    kvstore.block_store names it; empty in a stand-in that keeps none. block_bytes: K and V of one
+    block in all layers.
     phases: name and seconds of each part of the start-up, in order.
     """
 
@@ -24,3 +26,4 @@ class EngineInfo:
     max_model_len: int
     max_num_seqs: int
     phases: tuple[tuple[str, float], ...] = ()
+    kv_cache_dtype: str = ""

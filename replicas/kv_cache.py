@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvstore.block_store import BlockLayout, KvDtype
-from replicas.config import EngineConfig
+from replicas.config import EngineConfig, KvCacheDtype
 from replicas.host_memory import host_memory
 from replicas.kernels.interface import LayerCache
 from replicas.models.model_config import ModelConfig
@@ -20,7 +20,15 @@ _MOST_OF_FREE = 0.9
 _KV_DTYPES: dict[torch.dtype, KvDtype] = {
     torch.bfloat16: "bfloat16",
     torch.float32: "float32",
+    torch.int8: "int8",
+    torch.float8_e4m3fn: "fp8_e4m3",
 }
+_ASKED: dict[KvCacheDtype, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+_SCALE_DTYPE = torch.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,24 @@ class KvCacheSize:
     why: str
 
 
+def cache_dtype(asked: KvCacheDtype, dtype: torch.dtype) -> torch.dtype:
+    """What K and V are kept in; dtype: of the activations."""
+    return _ASKED.get(asked, dtype)
+
+
+def is_quantised(dtype: torch.dtype) -> bool:
+    """Whether numbers of this type need a scale beside them."""
+    return dtype in (torch.int8, torch.float8_e4m3fn)
+
+
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of K and V of one block in all layers: 2 * layers * heads * dim * size (lecture 10)."""
-    token_elements = 2 * model.num_layers * model.num_kv_heads * model.head_dim
-    return token_elements * block_size * dtype.itemsize
+    """Bytes of K and V of one block in all layers: 2 * layers * heads * dim * size (lecture 10).
+
+    A quantised cache adds a scale for each token and head.
+    """
+    vectors = 2 * model.num_layers * model.num_kv_heads * block_size
+    scale_bytes = _SCALE_DTYPE.itemsize if is_quantised(dtype) else 0
+    return vectors * (model.head_dim * dtype.itemsize + scale_bytes)
 
 
 def size_kv_cache(
@@ -88,27 +110,36 @@ def size_kv_cache(
 class KvCache:
     """K and V of every layer. keys, values: [num_layers, num_blocks, block_size, G, D].
 
+    key_scales, value_scales: [num_layers, num_blocks, block_size, G] of a quantised cache.
     One tensor for all layers, so that a block moves in one copy; a layer sees its own part.
     """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self._keys = keys
-        self._values = values
+    def __init__(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        key_scales: torch.Tensor | None = None,
+        value_scales: torch.Tensor | None = None,
+    ) -> None:
+        parts = (keys, key_scales, values, value_scales)
+        self._parts = tuple(part for part in parts if part is not None)
+        self.device = keys.device
         self.layers = [
-            LayerCache(*halves) for halves in zip(keys.unbind(0), values.unbind(0), strict=True)
+            LayerCache(
+                keys[layer],
+                values[layer],
+                None if key_scales is None else key_scales[layer],
+                None if value_scales is None else value_scales[layer],
+            )
+            for layer in range(len(keys))
         ]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the blocks lie."""
-        return self._keys.device
 
     def parts(self) -> tuple[torch.Tensor, ...]:
         """What makes up a block, in the order of kvstore.block_store.BlockLayout.
 
         Each is [num_layers, num_blocks, ...] and contiguous.
         """
-        return (self._keys, self._values)
+        return self._parts
 
 
 def allocate(
@@ -119,27 +150,26 @@ def allocate(
     On a CPU the system hands out zeroed pages as they are first used, so a large cache costs
     nothing at start; torch.zeros writes to every page (10 s for 6 GB).
     """
-    shape = (
-        model.num_layers,
-        size.num_blocks,
-        size.block_size,
-        model.num_kv_heads,
-        model.head_dim,
-    )
 
-    def zeros() -> torch.Tensor:
+    def zeros(*tail: int, dtype: torch.dtype) -> torch.Tensor:
+        shape = (model.num_layers, size.num_blocks, size.block_size, *tail)
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
         pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(pages).view(dtype).view(shape)
 
-    return KvCache(zeros(), zeros())
+    heads = model.num_kv_heads
+    halves = [zeros(heads, model.head_dim, dtype=dtype) for _ in range(2)]
+    if not is_quantised(dtype):
+        return KvCache(*halves)
+    return KvCache(*halves, *(zeros(heads, dtype=_SCALE_DTYPE) for _ in range(2)))
 
 
 def block_layout(
     model: ModelConfig, block_size: int, dtype: torch.dtype, *, fingerprint: str
 ) -> BlockLayout:
     """How the bytes of one block lie, in a host slot and in a block store."""
+    scales = model.num_layers * block_size * model.num_kv_heads if is_quantised(dtype) else 0
     return BlockLayout(
         fingerprint=fingerprint,
         dtype=_KV_DTYPES[dtype],
@@ -147,6 +177,7 @@ def block_layout(
         block_size=block_size,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
+        scale_bytes=scales * _SCALE_DTYPE.itemsize,
     )
 
 

@@ -15,7 +15,7 @@ from replicas.block_copier import BlockCopier
 from replicas.config import EngineConfig
 from replicas.kernels.interface import Kernels
 from replicas.kernels.select import select_kernels
-from replicas.kv_cache import allocate, block_layout, size_kv_cache
+from replicas.kv_cache import allocate, block_layout, cache_dtype, size_kv_cache
 from replicas.logprobs import with_logprobs
 from replicas.memory.host_buffer import HostBuffer
 from replicas.models.decoder import Decoder
@@ -57,7 +57,10 @@ class ModelRunner:
         model = ModelConfig.load(prepared.folder, name=prepared.name)
         checkpoint = Checkpoint(prepared.weights_dir, name=prepared.name)
         dtype = choose_dtype(config.dtype, model, checkpoint)
-        kernels = select_kernels(config.kernels, dtype, deterministic=config.deterministic)
+        kept_as = cache_dtype(config.kv_cache_dtype, dtype)
+        kernels = select_kernels(
+            config.kernels, dtype, deterministic=config.deterministic, cache_dtype=kept_as
+        )
         device = kernels.device
         if wrap_kernels is not None:
             kernels = wrap_kernels(kernels)
@@ -65,7 +68,7 @@ class ModelRunner:
             shown = progress or StartUpProgress(is_shown=False)
             weights = load_weights(model, checkpoint, kernels, dtype, shown)
             size = size_kv_cache(
-                model, config, dtype, max_model_len=prepared.max_model_len, device=device
+                model, config, kept_as, max_model_len=prepared.max_model_len, device=device
             )
             rotary = RotaryTable(
                 model.rope,
@@ -75,10 +78,12 @@ class ModelRunner:
                 name=prepared.name,
             )
         # Ordinary tensors, so that blocks can be copied in and out by others.
-        cache = allocate(model, size, dtype, device)
+        cache = allocate(model, size, kept_as, device)
         self._caches = cache.layers
         self._copier = BlockCopier(cache)
-        self.layout = block_layout(model, size.block_size, dtype, fingerprint=prepared.fingerprint)
+        self.layout = block_layout(
+            model, size.block_size, kept_as, fingerprint=prepared.fingerprint
+        )
         self._last_tokens = torch.zeros(
             config.scheduler.max_num_seqs, dtype=torch.int64, device=device
         )

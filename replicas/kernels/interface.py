@@ -16,10 +16,17 @@ PackedWeight = Any
 
 @dataclass(slots=True)
 class LayerCache:
-    """K and V of one layer: two tensors [num_blocks, block_size, G, D]."""
+    """K and V of one layer: two tensors [num_blocks, block_size, G, D].
+
+    key_scales, value_scales: [num_blocks, block_size, G] float32 where keys and values are codes
+    of int8 or float8_e4m3fn: a number is its code times the scale of its token and head. None in a
+    cache that is not quantised.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,11 @@ def fill(runner: ModelRunner, request: PagedRequest, end: int) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "bf16", "int8", "fp8"])
 def test_blocks_copied_out_and_into_others_give_the_same_logits(
-    model: TinyModel, deterministic: bool
+    model: TinyModel, deterministic: bool, kv_cache_dtype: str
 ) -> None:
-    runner = model.runner(deterministic=deterministic)
+    runner = model.runner(deterministic=deterministic, kv_cache_dtype=kv_cache_dtype)
     with_host(runner, num_slots=8)
     (request,) = paged_requests([PROMPT])
     fill(runner, request, 17)

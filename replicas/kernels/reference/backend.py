@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from replicas.batch import Batch
 from replicas.kernels.interface import AttentionShape, LayerCache
-from replicas.kernels.reference import grouped_attention
+from replicas.kernels.reference import cache_access, grouped_attention
 from replicas.kernels.reference.grouped_attention import GroupedPlan
 from replicas.kernels.reference.linear import (
     PackedLinear,
@@ -68,8 +68,7 @@ class ReferenceKernels:
         rotated = qk.roll(qk.shape[2] // 2, 2).mul_(sin[:, None])
         rotated += qk * cos[:, None]
         num_heads = qk.shape[1] - v.shape[1]
-        cache.keys.view(-1, *v.shape[1:]).index_copy_(0, plan.slots, rotated[:, num_heads:])
-        cache.values.view(-1, *v.shape[1:]).index_copy_(0, plan.slots, v)
+        cache_access.store(cache, plan.slots, rotated[:, num_heads:], v)
         return rotated[:, :num_heads].contiguous()
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from replicas.batch import Batch
 from replicas.kernels.interface import AttentionShape, LayerCache
+from replicas.kernels.reference.cache_access import read
 from replicas.kernels.reference.row_span import (
     BoolArray,
     IntArray,
@@ -223,7 +224,7 @@ def _decode(
     scratch: Scratch,
 ) -> torch.Tensor:
     """q [N, H, D]; query heads of one key-value head are rows of one product (GQA)."""
-    keys, values = _gather(cache, group.kv_rows, group.num_keys, scratch)
+    keys, values = _gather(cache, group.kv_rows, group.num_keys, scratch, q.dtype)
     rows = q.reshape(group.num_rows * shape.num_kv_heads, -1, shape.head_dim)
     if group.num_rows >= _PRODUCT_ROWS:
         return _products(rows, keys, values, group.mask, shape.scale)
@@ -247,7 +248,7 @@ def _prefill(
 ) -> None:
     """One row of many query tokens, chunk by chunk, into its place in out [T, H, D]."""
     num_kv_heads, size = shape.num_kv_heads, shape.head_dim
-    keys, values = _gather(cache, row.kv_rows, row.chunks[-1].num_keys, scratch)
+    keys, values = _gather(cache, row.kv_rows, row.chunks[-1].num_keys, scratch, q.dtype)
     for chunk in row.chunks:
         grouped = (chunk.end - chunk.start, num_kv_heads, -1, size)
         queries = q[chunk.start : chunk.end].view(grouped).transpose(0, 1)
@@ -262,13 +263,15 @@ def _prefill(
 
 
 def _gather(
-    cache: LayerCache, kv_rows: torch.Tensor, num_keys: int, scratch: Scratch
+    cache: LayerCache,
+    kv_rows: torch.Tensor,
+    num_keys: int,
+    scratch: Scratch,
+    dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [N * G, L, D], each head's one after another, as products want them."""
     size = cache.keys.shape[-1]
-    keys, values = scratch.pair((len(kv_rows), size), cache.keys.dtype)
-    torch.index_select(cache.keys.view(-1, size), 0, kv_rows, out=keys)
-    torch.index_select(cache.values.view(-1, size), 0, kv_rows, out=values)
+    keys, values = read(cache, kv_rows, (size,), scratch=scratch, dtype=dtype)
     return keys.view(-1, num_keys, size), values.view(-1, num_keys, size)
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from replicas.batch import Batch
 from replicas.kernels.interface import AttentionShape, LayerCache
+from replicas.kernels.reference.cache_access import read
 from replicas.kernels.reference.grouped_attention import flash_attention
 from replicas.kernels.reference.row_span import (
     BoolArray,
@@ -279,10 +280,8 @@ class SplitAttention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [N, G, S, D] of whole splits."""
         shape = self._shape
-        block_elements = cache.keys[0].numel()
-        keys, values = scratch.pair((len(blocks), block_elements), dtype)
-        torch.index_select(cache.keys.view(-1, block_elements), 0, blocks, out=keys)
-        torch.index_select(cache.values.view(-1, block_elements), 0, blocks, out=values)
+        block_shape = cache.keys.shape[1:]
+        keys, values = read(cache, blocks, block_shape, scratch=scratch, dtype=dtype)
         by_split = (-1, self._split, shape.num_kv_heads, shape.head_dim)
         return keys.view(by_split).transpose(1, 2), values.view(by_split).transpose(1, 2)
 
