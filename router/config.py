@@ -36,7 +36,15 @@ class RouterConfig:
         only when no other can be.
     stuck_after_s: work without a step for this long is reported as a fault.
     resume_timeout_s: how long a broken token stream may take to come back before its requests
-        are given up.
+        go on elsewhere.
+    hung_after_s: a replica that nothing is heard of for this long loses its requests to others.
+    migrate_after_s: how long a replica that left the deployment may finish what it has before its
+        requests go on elsewhere.
+    max_attempts: most attempts of one request whose replicas are lost under it.
+    retry_ratio: attempts beyond the first that all requests together may make, as a share of them.
+    retry_burst: most such attempts at once: enough for all requests of one replica.
+    failover_search_s: longest pause of a stream while no replica can go on with it.
+    failover_deadline_s: a request this old is not attempted again.
     """
 
     policy: PolicyName = "least_loaded"
@@ -51,16 +59,37 @@ class RouterConfig:
     suspect_after_missed: int = 3
     stuck_after_s: float = 30.0
     resume_timeout_s: float = 0.5
+    hung_after_s: float = 5.0
+    migrate_after_s: float = 2.0
+    max_attempts: int = 4
+    retry_ratio: float = 0.2
+    retry_burst: int = 512
+    failover_search_s: float = 60.0
+    failover_deadline_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise ValueError(
                 f"policy={self.policy!r}: expected {' or '.join(get_args(PolicyName))}"
             )
-        for name in ("prefix_load_weight", "session_load_slack", "ttft_slo_s", "tpot_slo_s"):
+        for name in (
+            "prefix_load_weight",
+            "session_load_slack",
+            "ttft_slo_s",
+            "tpot_slo_s",
+            "migrate_after_s",
+            "retry_ratio",
+            "failover_search_s",
+        ):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
-        for name in ("max_index_blocks", "max_tries", "suspect_after_missed"):
+        for name in (
+            "max_index_blocks",
+            "max_tries",
+            "max_attempts",
+            "retry_burst",
+            "suspect_after_missed",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
         for name in (
@@ -68,6 +97,8 @@ class RouterConfig:
             "heartbeat_interval_s",
             "stuck_after_s",
             "resume_timeout_s",
+            "hung_after_s",
+            "failover_deadline_s",
         ):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")

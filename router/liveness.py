@@ -25,6 +25,7 @@ class ReplicaLiveness:
         self._is_open = False
         self._is_broken = False
         self._in_set = True
+        self._left_at = 0.0
         self._is_accepting = False
         self._heard_at = 0.0
         self._last_step_at = 0.0
@@ -62,8 +63,10 @@ class ReplicaLiveness:
         self._is_accepting = False
         self._has_work = False
 
-    def on_left_set(self) -> None:
+    def on_left_set(self, now: float) -> None:
         """The replica is no longer in the deployment: it drains until its stream ends."""
+        if self._in_set:
+            self._left_at = now
         self._in_set = False
 
     def state(self, now: float) -> ReplicaState:
@@ -82,6 +85,14 @@ class ReplicaLiveness:
             return 0.0
         age_s = now - self._last_step_at
         return age_s if age_s > self._stuck_after_s else 0.0
+
+    def silence_s(self, now: float) -> float:
+        """For how long nothing was heard on an open stream; 0.0 where none is open."""
+        return now - self._heard_at if self._is_open else 0.0
+
+    def draining_s(self, now: float) -> float:
+        """For how long the replica has been draining; 0.0 when it is in the deployment."""
+        return 0.0 if self._in_set else now - self._left_at
 
     def is_advancing(self, now: float) -> bool:
         """Whether the replica has work and makes progress with it, however slowly."""

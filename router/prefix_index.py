@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from router.block_holders import NUM_SHARDS, BlockHolders
 from router.kv_events import AskSnapshot, KvChange, KvChanges, KvSnapshot
 
-# A whole sweep then takes some ticks of some milliseconds each.
-_SWEEP_PER_TICK = NUM_SHARDS // 16
+# A tick then takes a few milliseconds, and a whole sweep some seconds of ticks.
+_SWEEP_PER_TICK = NUM_SHARDS // 128
 # Asking those that were left out again pays only once there is room for more than a few blocks.
 _ROOMY = 0.75
 

@@ -1,7 +1,7 @@
 """The protocol between the request router and the many ways to choose one replica of several."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from router.pace import Pace
@@ -39,7 +39,7 @@ class Candidate:
     reserved_tokens, reserved_prompt_tokens, num_reserved: work, prompt tokens and requests that
     this router sent there and that the replica's own figures do not show yet. unseen_tokens: work
     that other gateways are expected to have sent there meanwhile. pace: as measured, or as that of
-    its peers while it was not.
+    its peers while it was not. load_tokens: work in front of a request that would go there now.
     """
 
     status: ReplicaStatus
@@ -48,11 +48,12 @@ class Candidate:
     num_reserved: int = 0
     unseen_tokens: float = 0.0
     pace: Pace = Pace()
+    # Kept, since every policy reads it of every candidate and few candidates change in between.
+    load_tokens: int = field(init=False)
 
-    @property
-    def load_tokens(self) -> int:
-        """Tokens of work in front of a request that would go there now."""
-        return self.status.outstanding_tokens + self.reserved_tokens
+    def __post_init__(self) -> None:
+        load_tokens = self.status.outstanding_tokens + self.reserved_tokens
+        object.__setattr__(self, "load_tokens", load_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ def lightest(candidates: Sequence[Candidate], random_source: random.Random) -> C
     very lightest they would meet there, so a difference smaller than what they are expected to
     have sent meanwhile is none.
     """
-    least = min(candidate.load_tokens for candidate in candidates)
+    loads = [candidate.load_tokens for candidate in candidates]
+    least = min(loads)
     equals = [
         candidate
-        for candidate in candidates
-        if candidate.load_tokens - candidate.unseen_tokens <= least
+        for candidate, load in zip(candidates, loads, strict=True)
+        if load == least or load - candidate.unseen_tokens <= least
     ]
     return equals[0] if len(equals) == 1 else random_source.choice(equals)

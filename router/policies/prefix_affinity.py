@@ -35,19 +35,14 @@ class PrefixAffinity:
         if not hits:
             return Choice(light, "prefix_miss")
         loads = [candidate.load_tokens for candidate in candidates]
-        least = min(loads)
+        held = [hits.get(candidate.status.replica_id, 0) for candidate in candidates]
         unit = max(sum(loads) / len(loads), 2 * request.work_tokens, 1)
         # Weighed in blocks instead of shares, so that the loop divides nothing.
         per_token = self._load_weight * len(request.block_hashes) / unit
-        best = light
-        best_score = hits.get(light.status.replica_id, 0) - per_token * (light.load_tokens - least)
-        for candidate, load in zip(candidates, loads, strict=True):
-            hit = hits.get(candidate.status.replica_id)
-            if hit is not None:
-                score = hit - per_token * (load - least)
-                if score > best_score:
-                    best, best_score = candidate, score
+        scores = [hit - per_token * load for hit, load in zip(held, loads, strict=True)]
+        best_score = max(scores)
+        light_score = hits.get(light.status.replica_id, 0) - per_token * light.load_tokens
+        best = light if light_score == best_score else candidates[scores.index(best_score)]
         if best.status.replica_id in hits:
             return Choice(best, "prefix_hit")
-        has_holder = any(candidate.status.replica_id in hits for candidate in candidates)
-        return Choice(light, "prefix_overloaded" if has_holder else "prefix_miss")
+        return Choice(light, "prefix_overloaded" if any(held) else "prefix_miss")

@@ -74,7 +74,7 @@ def test_a_lost_stream_takes_nothing_until_a_new_one_says_it_is_ready():
 
 def test_leaving_the_set_is_draining_until_the_stream_ends():
     liveness = a_live_one()
-    liveness.on_left_set()
+    liveness.on_left_set(0.0)
     assert liveness.state(0.0) is ReplicaState.DRAINING
     beat(liveness, 0.1)
     assert liveness.state(0.1) is ReplicaState.DRAINING
@@ -84,7 +84,7 @@ def test_leaving_the_set_is_draining_until_the_stream_ends():
 
 def test_leaving_the_set_before_the_stream_opened_is_gone():
     liveness = a_liveness()
-    liveness.on_left_set()
+    liveness.on_left_set(0.0)
     assert liveness.state(0.0) is ReplicaState.GONE
 
 

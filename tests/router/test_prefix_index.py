@@ -155,7 +155,7 @@ def test_what_had_no_room_is_asked_for_when_there_is_room_again():
 def test_a_forgotten_replica_makes_room_as_time_goes_by():
     index = an_index(a_batch(0, stored(*range(6))))
     index.forget("a")
-    for tick in range(40):
+    for tick in range(300):
         index.due(float(tick))
     assert index.figures.num_blocks == 0
 
