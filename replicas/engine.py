@@ -31,7 +31,7 @@ from replicas.request_state import RequestState
 from replicas.runner import Runner
 from replicas.step_output import StepOutput
 from replicas.step_pipeline import InlinePipeline, StepInFlight, StepPipeline, ThreadedPipeline
-from replicas.token_stream import TokenStream, end_of
+from replicas.token_stream import TokenStream, end_of, logprob_of
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +260,8 @@ class Engine:
             rows = step_rows(done.planned)
             self._view.note_step(rows, started_at=now - done.run_s, ended_at=now)
         token_ids = done.sampled.token_ids.tolist()
-        for state, token_id in zip(done.planned.sampling, token_ids, strict=True):
+        for index, state in enumerate(done.planned.sampling):
+            token_id = token_ids[index]
             if state.finish_reason is not None:
                 continue
             self._scheduler.append_token(state, token_id)
@@ -271,7 +272,8 @@ class Engine:
             end = end_of(state, token_id, self._end_token_ids)
             if end is not None:
                 self._end(state, end, now)
-            self._stream.token(state, token_id, end)
+            logprob = logprob_of(done.sampled, index, state.origin.sampling.num_logprobs)
+            self._stream.token(state, token_id, end, logprob)
         rate = batch.num_tokens / max(done.run_s, 1e-9)
         self._tokens_per_s += (rate - self._tokens_per_s) * (
             RATE_SMOOTHING if self._tokens_per_s else 1.0

@@ -3,7 +3,8 @@
 Per-step latency is user-visible (lecture 10, 10.1), so whatever a step produced leaves with it.
 """
 
-from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry
+from replicas.batch import Sampled
+from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry, TokenLogprob
 from replicas.request_state import RequestState
 
 
@@ -18,6 +19,18 @@ def end_of(
     if len(request.tokens) >= request.max_known:
         return FinishReason.LENGTH
     return None
+
+
+def logprob_of(sampled: Sampled, sample: int, num_logprobs: int | None) -> TokenLogprob | None:
+    """What a request asked to hear of the `sample`-th sampled token; None if it did not ask."""
+    if num_logprobs is None or sampled.logprobs is None:
+        return None
+    logprob = float(sampled.logprobs[sample])
+    if not num_logprobs or sampled.top_ids is None or sampled.top_logprobs is None:
+        return TokenLogprob(logprob)
+    ids = sampled.top_ids[sample, :num_logprobs].tolist()
+    logprobs = sampled.top_logprobs[sample, :num_logprobs].tolist()
+    return TokenLogprob(logprob, tuple(zip(ids, logprobs, strict=True)))
 
 
 class TokenStream:
@@ -43,7 +56,13 @@ class TokenStream:
             )
         )
 
-    def token(self, request: RequestState, token_id: int, end: FinishReason | None) -> None:
+    def token(
+        self,
+        request: RequestState,
+        token_id: int,
+        end: FinishReason | None,
+        logprob: TokenLogprob | None = None,
+    ) -> None:
         """A choice has one token more; an end token ends it and is not part of its text."""
         is_stop = end is FinishReason.STOP
         is_first = request.num_output_tokens == len(request.origin.emitted_token_ids) + 1
@@ -61,6 +80,7 @@ class TokenStream:
                 stop_token_id=token_id if is_stop else None,
                 num_cached_tokens=request.num_cached_tokens,
                 timeline=request.timeline if is_first or end is not None else None,
+                logprobs=() if logprob is None else (logprob,),
             )
         )
 
