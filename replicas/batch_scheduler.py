@@ -102,11 +102,12 @@ class BatchScheduler:
         writes before anything planned later writes or reads the same blocks.
         """
         assert request.finish_reason is None, "a request ends once"
-        self.tiers.ending(request, now)
+        unwanted = self.tiers.ending(request, now)
         if request.slot is None:
             self._queue.remove(request)
         else:
             self._release(request)
+            self._allocator.discard(unwanted)
         request.finish_reason = reason
         request.siblings = ()
         request.mark(finished_at=now)

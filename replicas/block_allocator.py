@@ -6,13 +6,15 @@ name and content they had until they are reused, so the pool is also the prefix 
 content-indexable cache.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from replicas.memory.free_blocks import FreeBlocks
 from replicas.memory.named_blocks import NamedBlocks
 from replicas.policies.eviction import EvictionOrder, LeastRecentlyUsed
 from replicas.request import KvEvent
+
+OnReuse = Callable[[int, bytes, bytes, tuple[int, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class BlockAllocator:
 
     Free blocks are reused in this order: those without a name, then the cached ones as `order`
     says (the least recently freed first), leaves before their roots.
+    on_reuse: told, when a cached block is about to be handed out, the block, its name, its parent's
+    name and its tokens; what it holds can still be copied.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class BlockAllocator:
         self._pending: dict[bytes, object] = {}
         self._events: list[KvEvent] = []
         self._num_shared = 0
+        self.on_reuse: OnReuse | None = None
 
     @property
     def num_free(self) -> int:
@@ -84,6 +89,8 @@ class BlockAllocator:
         for _ in range(num_blocks):
             block = self._free.pop()
             if self._named.is_named(block):
+                if self.on_reuse is not None:
+                    self.on_reuse(block, *self._named.content(block))
                 self._order.forget(block)
                 self._events.append(KvEvent("removed", (self._named.remove(block),)))
             self._ref_counts[block] = 1
@@ -180,6 +187,18 @@ class BlockAllocator:
         for name in names:
             if self._pending.get(name) is owner:
                 del self._pending[name]
+
+    def discard(self, blocks: Sequence[int]) -> None:
+        """Forget the names of a prefix's last blocks, so that they are reused before others.
+
+        Those that somebody holds, and those on which other blocks follow, keep theirs.
+        """
+        for block in reversed(blocks):
+            is_free = self._ref_counts[block] == 0 and self._named.is_named(block)
+            if is_free and not self._has_children(block):
+                self._order.forget(block)
+                self._free.forget_name(block)
+                self._events.append(KvEvent("removed", (self._named.remove(block),)))
 
     def clear_cache(self) -> None:
         """Forget every name; held blocks keep their content but can no longer be found."""

@@ -4,7 +4,7 @@ Binds who saves and brings back, who writes behind and who fetches; each of them
 (DESIGN 5, tiers). Without slots in host memory nothing here does anything.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvstore.break_even import PrefillCost
@@ -93,6 +93,8 @@ class BlockTiers:
         self._sessions = SessionFates()
         self._residence = Residence(clock=setup.clock)
         self._step = 1
+        if config.num_host_slots and config.store_write_back == "on_eviction":
+            allocator.on_reuse = self._rescue
 
     @property
     def has_copies(self) -> bool:
@@ -141,15 +143,14 @@ class BlockTiers:
 
     # When a request ends.
 
-    def ending(self, request: RequestState, now: float) -> SessionFate:
-        """Before an ended request's blocks are taken; what should become of them."""
+    def ending(self, request: RequestState, now: float) -> Sequence[int]:
+        """Before an ended request's blocks are taken: those that should be reused first."""
         self._swapping.forget(request)
         self._fetches.forget(request)
         session_id = request.origin.session_id
-        if session_id is None or not request.is_running:
-            return SessionFate.KEEP
-        num_slots = self._tier.num_available
-        residence_s = self._residence.host_s(num_slots) if num_slots else 0.0
+        if session_id is None or not request.is_running or not self._tier.num_slots:
+            return ()
+        residence_s = self._residence.host_s(self._tier.num_available)
         fate = self._sessions.ended(
             session_id,
             now,
@@ -161,7 +162,10 @@ class BlockTiers:
         if fate is SessionFate.SWAP:
             self._line_up(request, range(request.num_published))
         self._totals.add(_FATE_COUNTS[fate])
-        return fate
+        if fate is not SessionFate.DISCARD:
+            return ()
+        # What it found when it came may serve others too.
+        return request.blocks[request.num_cached_tokens // self._config.block_size :]
 
     # When a step was computed, and when answers come.
 
@@ -210,6 +214,10 @@ class BlockTiers:
     def check(self) -> None:
         """Assert every invariant."""
         self._tier.check([*self._swapping.pins(), *self._write_back.pins(), *self._fetches.pins()])
+
+    def _rescue(self, block: int, name: bytes, parent: bytes, token_ids: tuple[int, ...]) -> None:
+        content = HostBlock(name, parent, token_ids)
+        self._write_back.rescue(DeviceBlock(block, content), self._memory.moves, step=self._step)
 
     @property
     def _keeps_in_store(self) -> bool:

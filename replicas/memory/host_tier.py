@@ -83,13 +83,14 @@ class HostTier:
     def __contains__(self, name: bytes) -> bool:
         return name in self._slot_of
 
-    def find(self, name: bytes, token_ids: Sequence[int]) -> int | None:
-        """The slot of a filled block of this name, if it holds these tokens."""
+    def find(self, name: bytes, parent: bytes, token_ids: Sequence[int]) -> int | None:
+        """The slot of a filled block of this name, if it holds these tokens after that parent."""
         slot = self._slot_of.get(name)
         if slot is None:
             return None
         place = self._places[slot]
-        return slot if place.is_filled and place.block.token_ids == tuple(token_ids) else None
+        is_same = place.block.parent == parent and place.block.token_ids == tuple(token_ids)
+        return slot if place.is_filled and is_same else None
 
     def block(self, slot: int) -> HostBlock:
         """What a slot holds."""

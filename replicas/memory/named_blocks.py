@@ -52,6 +52,12 @@ class NamedBlocks:
         """Whether the block can be found."""
         return self._entry_of[block] is not None
 
+    def content(self, block: int) -> tuple[bytes, bytes, tuple[int, ...]]:
+        """What a named block stands for: its name, its parent's name or the root, its tokens."""
+        entry = self._entry_of[block]
+        assert entry is not None, f"block {block} has no name"
+        return entry.name, entry.parent.name if entry.parent else entry.root, entry.token_ids
+
     def has_children(self, block: int) -> bool:
         """Whether named blocks follow on this one."""
         entry = self._entry_of[block]

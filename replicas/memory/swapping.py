@@ -102,7 +102,7 @@ class Swapping:
         slots: list[int] = []
         for index in range(first_block, len(names)):
             tokens = request.tokens[index * size : (index + 1) * size]
-            slot = self._tier.find(names[index], tokens)
+            slot = self._tier.find(names[index], request.parent_name(index), tokens)
             if slot is None:
                 break
             slots.append(slot)
@@ -152,7 +152,7 @@ class Swapping:
     def _save_block(self, request: RequestState, index: int, name: bytes, step: int) -> int | None:
         size = self._config.block_size
         tokens = tuple(request.tokens[index * size : (index + 1) * size])
-        slot = self._tier.find(name, tokens)
+        slot = self._tier.find(name, request.parent_name(index), tokens)
         if slot is None:
             if name in self._tier:
                 # On its way from the store, or of other tokens: not worth a second place.

@@ -123,7 +123,7 @@ class WriteBack:
         self, one: DeviceBlock, moves: list[BlockMove], step: int, *, is_still_there: bool
     ) -> None:
         content = one.content
-        slot = self._tier.find(content.name, content.token_ids)
+        slot = self._tier.find(content.name, content.parent, content.token_ids)
         if slot is None:
             if not is_still_there or content.name in self._tier:
                 return

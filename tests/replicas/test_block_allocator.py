@@ -116,6 +116,37 @@ def test_leaves_are_reused_before_their_roots(order):
     assert allocator.allocate(1) == [chain.blocks[1]]
 
 
+def test_discarded_blocks_are_reused_first_and_can_no_longer_be_found():
+    allocator = pool(4)
+    older, newer = named(allocator, 1, 2), named(allocator, 3, 4)
+    allocator.free(older.blocks)
+    allocator.free(newer.blocks)
+    allocator.discard(newer.blocks[1:])
+    assert newer.found(allocator) == tuple(newer.blocks[:1])
+    assert allocator.allocate(1) == newer.blocks[1:]
+    assert older.found(allocator) == tuple(older.blocks)
+
+
+def test_a_discarded_block_that_others_need_stays():
+    allocator = pool(4)
+    chain = named(allocator, 1, 2)
+    allocator.free(chain.blocks)
+    allocator.discard(chain.blocks[:1])
+    allocator.share(chain.blocks)
+    allocator.discard(chain.blocks)
+    assert chain.found(allocator) == tuple(chain.blocks)
+
+
+def test_a_cached_block_is_told_of_before_it_is_reused():
+    allocator = pool(1)
+    chain = named(allocator, 1)
+    allocator.free(chain.blocks)
+    told = []
+    allocator.on_reuse = lambda *content: told.append(content)
+    allocator.allocate(1)
+    assert told == [(chain.blocks[0], chain.names[0], ROOT, (1, 1, 1, 1))]
+
+
 @pytest.mark.parametrize("order", [LeastRecentlyUsed, LeastFrequentlyUsed])
 def test_a_root_freed_before_its_leaf_waits_for_it(order):
     allocator = pool(3, order())

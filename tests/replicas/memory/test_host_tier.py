@@ -24,9 +24,12 @@ def fill(tier: HostTier, *names: bytes, step: int = 1) -> list[int]:
 def test_a_block_is_found_by_its_name_and_its_tokens():
     tier = HostTier(2)
     (slot,) = fill(tier, b"a")
-    assert tier.find(b"a", [1, 2]) == slot
-    assert tier.find(b"a", [1, 3]) is None, "other tokens under the same name are not a hit"
-    assert tier.find(b"b", [1, 2]) is None
+    assert tier.find(b"a", b"root", [1, 2]) == slot
+    assert tier.find(b"a", b"root", [1, 3]) is None, (
+        "other tokens under the same name are not a hit"
+    )
+    assert tier.find(b"a", b"other", [1, 2]) is None, "nor is one after other tokens"
+    assert tier.find(b"b", b"root", [1, 2]) is None
 
 
 def test_leaves_go_before_roots_although_they_came_later():
@@ -63,9 +66,9 @@ def test_a_fetched_block_is_found_only_once_it_is_there():
     tier = HostTier(1)
     slot = tier.reserve(block(b"a"))
     assert slot is not None
-    assert tier.find(b"a", [1, 2]) is None
+    assert tier.find(b"a", b"root", [1, 2]) is None
     tier.fill(slot)
-    assert tier.find(b"a", [1, 2]) == slot
+    assert tier.find(b"a", b"root", [1, 2]) == slot
     assert tier.num_pinned == 0
 
 
@@ -110,6 +113,10 @@ class AnyTraffic(RuleBasedStateMachine):
         self.filling: list[int] = []
         self.step = 0
 
+    def found(self, name: int) -> int | None:
+        slots = [self.tier.find(bytes([name]), bytes([parent]), (1, 2)) for parent in range(name)]
+        return next((slot for slot in slots if slot is not None), None)
+
     @rule(name=st.integers(1, 12), parent=st.integers(0, 12))
     def take(self, name: int, parent: int) -> None:
         self.step += 1
@@ -136,9 +143,9 @@ class AnyTraffic(RuleBasedStateMachine):
         else:
             self.tier.drop(slot)
 
-    @rule(name=st.integers(0, 12))
+    @rule(name=st.integers(1, 12))
     def pin(self, name: int) -> None:
-        slot = self.tier.find(bytes([name]), (1, 2))
+        slot = self.found(name)
         if slot is not None:
             self.tier.pin(slot)
             self.pins.append(slot)
@@ -148,9 +155,9 @@ class AnyTraffic(RuleBasedStateMachine):
     def unpin(self) -> None:
         self.tier.unpin(self.pins.pop(0))
 
-    @rule(name=st.integers(0, 12))
+    @rule(name=st.integers(1, 12))
     def touch(self, name: int) -> None:
-        slot = self.tier.find(bytes([name]), (1, 2))
+        slot = self.found(name)
         if slot is not None:
             self.tier.touch([slot], step=self.step)
 
