@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
+from cluster.failover_dispatcher import FailoverDispatcher, FailoverSettings
 from cluster.http_app import GatewayServices, build_http_app
 from cluster.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
@@ -80,25 +81,44 @@ class Gateway:
             call=ServeCaller(replicas),
             config=config.router,
         )
+        self._failover = FailoverDispatcher(
+            self._dispatcher,
+            settings=FailoverSettings.of(config.router),
+            clock=time.monotonic,
+            max_model_len=self._max_model_len,
+            on_failover=self._tell_failover,
+        )
         self._live = LiveFeed(
             lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
         )
-        self._reporter = GatewayReporter(metrics, router=router, directory=self._directory)
+        self._reporter = GatewayReporter(
+            metrics, router=router, directory=self._directory, failovers=self._failover.counts
+        )
         self._directory.start()
+        self._failover.start()
         self._reporter.start()
         await follow_replicas(replicas, self._directory)
         sizes = await self._directory.first_announcement()
-        services = await asyncio.to_thread(_services, config, model, self._dispatcher, sizes)
+        services = await asyncio.to_thread(_services, config, model, self._failover, sizes)
         self._services = replace(services, live=self._live, metrics=metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor."""
         return build_http_app(self._services)
 
+    def _max_model_len(self) -> int:
+        """The longest context that every replica takes."""
+        links = self._directory.links.values()
+        return min((link.announcement.max_model_len for link in links), default=1 << 30)
+
+    def _tell_failover(self, replica_id: str, reason: str, num_streams: int) -> None:
+        text = f"{num_streams} requests go on elsewhere: {reason}"
+        self._live.events.tell("failover", replica_id, text)
+
     async def __del__(self) -> None:
         """Called by Serve when the gateway is to end."""
         # The constructor may have failed before there was anything to close.
-        for part in ("_live", "_reporter", "_dispatcher", "_directory"):
+        for part in ("_live", "_reporter", "_failover", "_directory"):
             if hasattr(self, part):
                 await getattr(self, part).close()
         if hasattr(self, "_services"):
@@ -111,7 +131,7 @@ class Gateway:
 def _services(
     config: ClusterConfig,
     model: PreparedModel,
-    dispatcher: ServeDispatcher,
+    dispatcher: FailoverDispatcher,
     sizes: ReplicaAnnouncement,
 ) -> GatewayServices:
     tokenizer = TextTokenizer.load(model)

@@ -132,6 +132,14 @@ class ReplicaLink:
         """For how long it has had work without a step; 0.0 when it advances."""
         return self._liveness.stuck_s(self._clock())
 
+    def silence_s(self) -> float:
+        """For how long nothing was heard of it while its stream was open."""
+        return self._liveness.silence_s(self._clock())
+
+    def draining_s(self) -> float:
+        """For how long it has been draining; 0.0 when it is not."""
+        return self._liveness.draining_s(self._clock())
+
     @property
     def is_advancing(self) -> bool:
         """Whether it has work and its engine makes steps."""
@@ -170,7 +178,7 @@ class ReplicaLink:
 
     def leave_set(self) -> None:
         """The replica is no longer deployed: it drains until its stream ends."""
-        self._liveness.on_left_set()
+        self._liveness.on_left_set(self._clock())
         self._tell()
 
     @property

@@ -7,7 +7,8 @@ and broken without weights.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from replicas.config import EngineConfig
@@ -76,6 +77,8 @@ class ScriptedEngine:
         self._entries: list[TokenEntry] = []
         self._running: dict[tuple[str, int], _Running] = {}
         self._wake = threading.Condition()
+        self._may_step = threading.Event()
+        self._may_step.set()
         self._closing = False
         self._crashed = False
         self._stats = EngineStats(max_num_seqs=config.scheduler.max_num_seqs)
@@ -108,6 +111,15 @@ class ScriptedEngine:
         """End the core as a killed process would: with what it has open, and without a word."""
         self._command(self._set_crashed)
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Make no step meanwhile, like an engine that hangs."""
+        self._may_step.clear()
+        try:
+            yield
+        finally:
+            self._may_step.set()
+
     @property
     def running_ids(self) -> set[str]:
         """Ids of the requests that it has open."""
@@ -125,6 +137,7 @@ class ScriptedEngine:
 
     def close(self) -> None:
         """End the engine; no callback comes after this returns."""
+        self._may_step.set()
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -156,6 +169,7 @@ class ScriptedEngine:
 
     def _advance(self) -> None:
         started_at = time.monotonic()
+        self._may_step.wait()
         if self._script.step_s:
             time.sleep(self._script.step_s)
         if self._view.is_watching:

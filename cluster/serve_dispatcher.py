@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from cluster.dispatch import ClusterHealth
 from cluster.errors import DispatchError, NoReplica, ReplicaLost, RequestRefused
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 LAST_TOKENS_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 1.0
 
+Trouble = Literal["hung", "draining"]
 CallReplica = Callable[[EngineRequest, ReplicaRoute], "asyncio.Task[Acknowledgement]"]
 
 
@@ -63,13 +65,17 @@ class ServeDispatcher:
         self._lingering: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[Acknowledgement]] = set()
 
-    async def open(self, request: EngineRequest) -> StreamFeed:
+    async def open(
+        self, request: EngineRequest, *, avoid: frozenset[str] = frozenset()
+    ) -> StreamFeed:
         """Submit; returns once an engine has admitted the request.
+
+        avoid: replicas that are taken only when there is no other.
 
         Raises RequestRefused if every replica that was asked refused or none can be in time,
         NoReplica if none could be asked.
         """
-        excluded: set[str] = set()
+        excluded = set(avoid) if self._router.has_candidate(exclude=avoid) else set()
         refused: RequestRefused | None = None
         for tries in range(self._config.max_tries):
             reservation = self._router.choose(
@@ -102,6 +108,24 @@ class ServeDispatcher:
     def health(self) -> ClusterHealth:
         """What the last statuses and heartbeats say."""
         return self._directory.health()
+
+    def trouble(self, feed: StreamFeed) -> Trouble | None:
+        """Why an open attempt had better go on elsewhere, if another replica could take it.
+
+        hung: nothing was heard of its replica for too long, or its engine stands still. draining:
+        it left the deployment, and the request did not end within the grace time.
+        """
+        link = self._directory.link(feed.replica_id)
+        if link is None:
+            return None
+        trouble: Trouble | None = None
+        if link.silence_s() > self._config.hung_after_s or link.stuck_s() > 0.0:
+            trouble = "hung"
+        elif link.draining_s() > self._config.migrate_after_s:
+            trouble = "draining"
+        if trouble and self._router.has_candidate(exclude=frozenset({feed.replica_id})):
+            return trouble
+        return None
 
     @property
     def num_open_calls(self) -> int:
@@ -161,6 +185,7 @@ class ServeDispatcher:
                 request.request_id, request.attempt, choice
             ),
             on_close=lambda may_end: self._leave(attempt, may_end=may_end),
+            replica_id=reservation.replica_id,
         )
         link.add_feed(feed)
         route = ReplicaRoute(link.replica_id, self._directory.gateway_id)

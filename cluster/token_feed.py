@@ -22,9 +22,10 @@ class NotAccepted(DispatchError):
 class StreamFeed:
     """The TokenFeed of one attempt.
 
-    on_finish_choice: tells the replica that a choice ended early. on_close: called once, when the
-    reader leaves or everything has ended; its argument says whether the request should be let run
-    to its end, since all that is left of it was asked to end already.
+    replica_id: where the attempt runs. on_finish_choice: tells the replica that a choice ended
+    early. on_close: called once, when the reader leaves or everything has ended; its argument says
+    whether the request should be let run to its end, since all that is left of it was asked to end
+    already.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class StreamFeed:
         *,
         on_finish_choice: Callable[[int], None],
         on_close: Callable[[bool], None],
+        replica_id: str = "",
     ) -> None:
         self.request = request
+        self.replica_id = replica_id
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_finish_choice = on_finish_choice
         self._on_close = on_close

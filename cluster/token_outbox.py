@@ -186,3 +186,15 @@ def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:
         timeline=later.timeline or earlier.timeline,
         logprobs=earlier.logprobs + later.logprobs,
     )
+
+
+def drop_tokens(entry: TokenEntry, num_tokens: int) -> TokenEntry:
+    """The entry without its first tokens: those that its reader has already."""
+    if not num_tokens:
+        return entry
+    return replace(
+        entry,
+        index=entry.index + num_tokens,
+        token_ids=entry.token_ids[num_tokens:],
+        logprobs=entry.logprobs[num_tokens:],
+    )

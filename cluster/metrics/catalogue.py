@@ -190,6 +190,13 @@ _GATEWAY = (
         "Choices of a replica, by the policy that made them or by why there was no choice.",
         "reason",
     ),
+    _count(
+        "gateway",
+        "pagoda:failovers",
+        "requests",
+        "Streams that left a replica (lost, hung, draining) or were given up, by reason.",
+        "reason",
+    ),
     _gauge(
         "gateway",
         "pagoda:replica_state",

@@ -1,7 +1,9 @@
 """Once a second, gathers a gateway's figures and lets every other gateway have them."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.loop_lag import LoopLag
@@ -22,11 +24,13 @@ class GatewayReporter:
         *,
         router: RequestRouter,
         directory: ReplicaDirectory,
+        failovers: Mapping[str, int] = MappingProxyType({}),
         interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
         self._metrics = metrics
         self._router = router
         self._directory = directory
+        self._failovers = failovers
         self._interval_s = interval_s
         self._lag = LoopLag(
             metrics.figures.histogram("pagoda:gateway_loop_lag_seconds"), clock=metrics.clock
@@ -52,6 +56,8 @@ class GatewayReporter:
         figures, breaks = self._metrics.figures, self._directory.stream_breaks
         for reason, count in self._router.decisions.items():
             figures.counter("pagoda:router_decisions", reason).advance_to(count)
+        for reason, count in self._failovers.items():
+            figures.counter("pagoda:failovers", reason).advance_to(count)
         figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
         figures.counter("pagoda:token_stream_losses").advance_to(breaks.num_lost)
         statuses = [(link.status(), link.stuck_s()) for link in self._directory.links.values()]

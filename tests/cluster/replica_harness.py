@@ -61,7 +61,7 @@ async def read_all(feed: AsyncIterator[TokenEntry]) -> dict[int, list[int]]:
     return tokens
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 3.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait for something to become true."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110 - any state may be asked for

@@ -311,6 +311,15 @@ async def test_a_killed_replica_costs_its_own_requests_and_no_others(url: str):
         await until(lambda: directory.health().num_replicas == 2, timeout_s=30)
 
 
+async def test_streams_go_on_after_their_replica_was_killed(url: str):
+    async with another_gateway() as (_, directory), a_client(url) as client:
+        texts = [asyncio.create_task(stream_text(client, f"s{n}", 600)) for n in range(12)]
+        await until(lambda: min(num_open(directory), default=0) > 0)
+        processes_named("ServeReplica:pagoda:replica")[0].send_signal(signal.SIGKILL)
+        assert await asyncio.gather(*texts) == [expected_text(f"s{n}", 600) for n in range(12)]
+        await until(lambda: directory.health().num_replicas == 2, timeout_s=30)
+
+
 async def test_a_request_that_names_a_replica_that_left_is_given_back(url: str):
     async with another_gateway() as (_, directory):
         handle = serve.get_deployment_handle(REPLICA, APP)

@@ -1,6 +1,7 @@
 """Departures and deaths under load: nothing is left behind, and service goes on."""
 
 import asyncio
+import json
 import random
 import signal
 import time
@@ -82,25 +83,18 @@ def wait_for_rest(base_url):
     return answer.status_code == 200 and time.monotonic() - started < 10
 
 
-def test_a_killed_core_fails_its_requests_at_once_and_another_serves(service, base_url):
+def test_a_stream_goes_on_after_its_core_was_killed(service, base_url):
     (core,) = cores(service)
-    with httpx.stream(
-        "POST", f"{base_url}/v1/completions", json=body(0, max_tokens=1500), timeout=60
-    ) as answer:
+    asked = body(0, max_tokens=200, temperature=0.0)
+    with httpx.stream("POST", f"{base_url}/v1/completions", json=asked, timeout=120) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         core.send_signal(signal.SIGKILL)
-        killed_at = time.monotonic()
-        rest = "\n".join(lines)
-    assert time.monotonic() - killed_at < 10
-    assert '"error"' in rest
-    assert rest.rstrip().endswith("data: [DONE]")
-    refused = httpx.post(f"{base_url}/v1/completions", json=body(1), timeout=60)
-    assert refused.status_code in (200, 503), refused.text
-    deadline = time.monotonic() + 90
-    while httpx.post(f"{base_url}/v1/completions", json=body(3), timeout=60).status_code != 200:
-        assert time.monotonic() < deadline, "no new core serves"
-        time.sleep(0.5)
+        frames = [line.removeprefix("data: ") for line in lines if line]
+    assert frames[-1] == "[DONE]"
+    chunks = [json.loads(frame) for frame in frames[:-1]]
+    assert not any("error" in chunk for chunk in chunks), chunks[-1]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
     assert [process.pid for process in cores(service)] != [core.pid]
     with pytest.raises(psutil.NoSuchProcess):
         psutil.Process(core.pid).cmdline()
