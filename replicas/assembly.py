@@ -3,25 +3,57 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from replicas.config import EngineConfig
+from kvstore.block_store import BlockLayout
+from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine import Engine
 from replicas.engine_info import EngineInfo
+from replicas.memory.block_mover import BlockMover, NoMover
+from replicas.memory.block_tiers import TierSetup
+from replicas.memory.host_buffer import HostBuffer
+from replicas.memory.move_costs import BlockCost
+from replicas.models.model_config import ModelConfig
+from replicas.models.prefill_cost import prefill_cost
 from replicas.models.prepared_model import PreparedModel
+
+if TYPE_CHECKING:
+    from replicas.model_runner import ModelRunner
 
 T = TypeVar("T")
 OnPhase = Callable[[str, float], None]
 
 
+def _no_mover(_layout: BlockLayout, _buffer: HostBuffer) -> BlockMover:
+    return NoMover()
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What an engine's owner provides for its blocks outside the device.
+
+    make_buffer: the bytes of the host tier, given num_slots and slot_bytes; the owner closes them.
+    make_mover: who moves blocks between them and a store. fetch_timeout_s: longest that a request
+    waits for the store.
+    """
+
+    make_buffer: Callable[[int, int], HostBuffer]
+    make_mover: Callable[[BlockLayout, HostBuffer], BlockMover] = _no_mover
+    fetch_timeout_s: float = 0.0
+
+
 def build_engine(
-    config: EngineConfig, *, on_phase: OnPhase = lambda _name, _seconds: None
+    config: EngineConfig,
+    *,
+    on_phase: OnPhase = lambda _name, _seconds: None,
+    outside: Outside | None = None,
 ) -> tuple[Engine, EngineInfo]:
     """An engine in this process, ready to serve, and what it turned out to be.
 
     on_phase: told the name and the seconds of each part of the start-up. config.scheduler's
-    num_blocks and max_model_len are replaced by what memory and model allow.
+    num_blocks, num_host_slots and max_model_len are replaced by what memory and model allow.
+    outside: without it there is no host tier, whatever swap_space_bytes says.
     """
     phases: list[tuple[str, float]] = []
 
@@ -43,7 +75,10 @@ def build_engine(
     _in(thread, runner.warm_up)
     note("warm_up", started)
     scheduler = replace(
-        config.scheduler, num_blocks=runner.num_blocks, max_model_len=runner.max_model_len
+        config.scheduler,
+        num_blocks=runner.num_blocks,
+        max_model_len=runner.max_model_len,
+        num_host_slots=config.swap_space_bytes // runner.layout.payload_bytes if outside else 0,
     )
     engine = Engine(
         scheduler,
@@ -51,6 +86,7 @@ def build_engine(
         clock=time.monotonic,
         end_token_ids=frozenset(prepared.eos_token_ids),
         thread=thread,
+        tiers=_tier_setup(prepared, runner, scheduler, outside, thread),
     )
     info = EngineInfo(
         model=prepared.name,
@@ -67,8 +103,33 @@ def build_engine(
         max_model_len=runner.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         phases=tuple(phases),
+        layout=runner.layout,
+        num_host_slots=scheduler.num_host_slots,
     )
     return engine, info
+
+
+def _tier_setup(
+    prepared: PreparedModel,
+    runner: "ModelRunner",
+    scheduler: SchedulerConfig,
+    outside: Outside | None,
+    thread: ThreadPoolExecutor | None,
+) -> TierSetup:
+    """The host tier's memory, in the runner's hands, and who moves blocks beyond it."""
+    layout = runner.layout
+    mover: BlockMover = NoMover()
+    if outside is not None and scheduler.num_host_slots:
+        buffer = outside.make_buffer(scheduler.num_host_slots, layout.payload_bytes)
+        _in(thread, lambda: runner.bind_host_buffer(buffer))
+        mover = outside.make_mover(layout, buffer)
+    model = ModelConfig.load(prepared.folder, name=prepared.name)
+    return TierSetup(
+        BlockCost(prefill_cost(model), scheduler.block_size, layout.payload_bytes),
+        mover,
+        outside.fetch_timeout_s if outside is not None else 0.0,
+        time.monotonic,
+    )
 
 
 def _in(thread: ThreadPoolExecutor | None, build: Callable[[], T]) -> T:

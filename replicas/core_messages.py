@@ -6,7 +6,21 @@ ever unpickled here.
 
 from dataclasses import dataclass
 
+from replicas.config import EngineConfig
 from replicas.engine_info import EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSetUp:
+    """Parent to core, first of all: what to build.
+
+    has_store: whether the parent moves blocks to a store and back. fetch_timeout_s: longest that a
+    request waits for those.
+    """
+
+    config: EngineConfig
+    has_store: bool
+    fetch_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,23 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from replicas.assembly import build_engine
+from kvstore.block_store import BlockLayout
+from replicas.assembly import Outside, build_engine
 from replicas.config import EngineConfig
-from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady
+from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady, CoreSetUp
 from replicas.engine_commands import Cancel, Command, FinishChoice, Submit, Watch
 from replicas.engine_info import EngineInfo
 from replicas.engine_loop import EngineLoop
+from replicas.memory.block_mover import BlockMover, FetchJob, LookUpJob, NoMover, StoreJob
+from replicas.memory.host_buffer import HostBuffer
 from replicas.request import EngineRequest
 from replicas.step_output import StepOutput
+from replicas.store_mover import StoreAccess, StoreMover
 
 log = logging.getLogger(__name__)
 
@@ -89,20 +94,33 @@ class ProcessEngine(_CommandSender):
     """An engine in a process of its own, which dies with this one.
 
     on_output: called from a reader thread with every step's output. on_exit: called once from
-    that thread, with a message, if the core ends without having been told to.
+    that thread, with a message, if the core ends without having been told to. store: where this
+    process keeps blocks for the core; the bytes are in memory that both share.
     """
 
-    def __init__(self, config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        on_output: OnOutput,
+        on_exit: OnExit,
+        store: StoreAccess | None = None,
+    ) -> None:
         self._on_output = on_output
         self._on_exit = on_exit
         self._closing = False
         self._send_lock = threading.Lock()
-        self._connection, self._process = _spawn_core(config)
-        try:
-            self.info = self._await_ready()
-        except BaseException:
-            self._kill()
-            raise
+        self._mover: StoreMover | None = None
+        # Pages of it are taken from the system when they are first written to.
+        shared = HostBuffer.create(num_slots=1, slot_bytes=max(1, config.swap_space_bytes))
+        with closing(shared):
+            self._connection, self._process = _spawn_core(config, shared.fd, store)
+            try:
+                self.info = self._await_ready()
+                self._open_store(store, shared.fd)
+            except BaseException:
+                self._kill()
+                raise
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
         self._reader.start()
 
@@ -123,6 +141,8 @@ class ProcessEngine(_CommandSender):
         self._kill()
         if threading.current_thread() is not self._reader:
             self._reader.join()
+        if self._mover is not None:
+            self._mover.close()
         self._connection.close()
 
     def _send(self, command: Command) -> None:
@@ -132,6 +152,15 @@ class ProcessEngine(_CommandSender):
         except OSError:
             # The core is gone: the reader thread is about to say so to everybody.
             log.warning("engine core is gone, command dropped pid=%d", self.pid)
+
+    def _open_store(self, store: StoreAccess | None, host_fd: int) -> None:
+        layout, num_slots = self.info.layout, self.info.num_host_slots
+        if store is None or layout is None or not num_slots:
+            return
+        buffer = HostBuffer.attach(
+            os.dup(host_fd), num_slots=num_slots, slot_bytes=layout.payload_bytes
+        )
+        self._mover = _open_mover(store, buffer, layout, self._send)
 
     def _await_ready(self) -> EngineInfo:
         while True:
@@ -157,6 +186,9 @@ class ProcessEngine(_CommandSender):
                 break
             if isinstance(message, CoreFailed):
                 reason = message.reason
+            elif isinstance(message, StoreJob | LookUpJob | FetchJob):
+                assert self._mover is not None, "a job without a store"
+                self._mover.take(message)
             elif not self._closing:
                 self._on_output(message)
         status = self._process.wait()
@@ -171,8 +203,25 @@ class ProcessEngine(_CommandSender):
 class ThreadEngine(_CommandSender):
     """An engine in a thread of this process: for tests and for machines without a spare core."""
 
-    def __init__(self, config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> None:
-        self._engine, self.info = build_engine(config)
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        on_output: OnOutput,
+        on_exit: OnExit,
+        store: StoreAccess | None = None,
+    ) -> None:
+        self._store = store
+        self._mover: StoreMover | None = None
+        self._buffer: HostBuffer | None = None
+        self._engine, self.info = build_engine(
+            config,
+            outside=Outside(
+                make_buffer=self._make_buffer,
+                make_mover=self._make_mover,
+                fetch_timeout_s=store.fetch_timeout_s if store is not None else 0.0,
+            ),
+        )
         self._loop = EngineLoop(self._engine, on_output)
         self._on_exit = on_exit
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -183,9 +232,23 @@ class ThreadEngine(_CommandSender):
         self._loop.stop()
         self._thread.join()
         self._engine.close()
+        if self._mover is not None:
+            self._mover.close()
+        elif self._buffer is not None:
+            self._buffer.close()
 
     def _send(self, command: Command) -> None:
         self._engine.inbox.put(command)
+
+    def _make_buffer(self, num_slots: int, slot_bytes: int) -> HostBuffer:
+        self._buffer = HostBuffer.create(num_slots=num_slots, slot_bytes=slot_bytes)
+        return self._buffer
+
+    def _make_mover(self, layout: BlockLayout, buffer: HostBuffer) -> BlockMover:
+        if self._store is None:
+            return NoMover()
+        self._mover = _open_mover(self._store, buffer, layout, self._send)
+        return self._mover
 
     def _run(self) -> None:
         try:
@@ -195,21 +258,42 @@ class ThreadEngine(_CommandSender):
             self._on_exit(f"the engine failed: {type(error).__name__}")
 
 
-def start_engine(config: EngineConfig, *, on_output: OnOutput, on_exit: OnExit) -> EngineClient:
+def start_engine(
+    config: EngineConfig,
+    *,
+    on_output: OnOutput,
+    on_exit: OnExit,
+    store: StoreAccess | None = None,
+) -> EngineClient:
     """Start a core process and wait until it can serve; EngineStartError if it cannot."""
-    return ProcessEngine(config, on_output=on_output, on_exit=on_exit)
+    return ProcessEngine(config, on_output=on_output, on_exit=on_exit, store=store)
 
 
-def _spawn_core(config: EngineConfig) -> tuple[Connection, "subprocess.Popen[bytes]"]:
+def _open_mover(
+    store: StoreAccess, buffer: HostBuffer, layout: BlockLayout, send: Callable[[Command], None]
+) -> StoreMover:
+    try:
+        opened = store.open(layout)
+    except ValueError as error:
+        buffer.close()
+        raise EngineStartError(f"block store: {error}") from error
+    return StoreMover(opened, buffer, answer=send)
+
+
+def _spawn_core(
+    config: EngineConfig, host_fd: int, store: StoreAccess | None
+) -> tuple[Connection, "subprocess.Popen[bytes]"]:
     ours, theirs = Pipe()
+    fds = (theirs.fileno(), host_fd)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "replicas.engine_process", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
+            [sys.executable, "-m", "replicas.engine_process", *map(str, fds)],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env=_core_environment(config),
         )
-    ours.send(config)
+    fetch_timeout_s = store.fetch_timeout_s if store is not None else 0.0
+    ours.send(CoreSetUp(config, store is not None, fetch_timeout_s))
     return ours, process
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kvstore.block_store import BlockLayout
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
@@ -10,7 +12,8 @@ class EngineInfo:
     fingerprint: of the model (PreparedModel). kv_cache_dtype: what K and V are kept in, as
     kvstore.block_store names it; empty in a stand-in that keeps none. block_bytes: K and V of one
     block in all layers.
-    phases: name and seconds of each part of the start-up, in order.
+    phases: name and seconds of each part of the start-up, in order. layout: of a block outside the
+    engine; None for an engine without real blocks. num_host_slots: blocks that the host tier holds.
     """
 
     model: str
@@ -26,4 +29,6 @@ class EngineInfo:
     max_model_len: int
     max_num_seqs: int
     phases: tuple[tuple[str, float], ...] = ()
+    layout: BlockLayout | None = None
+    num_host_slots: int = 0
     kv_cache_dtype: str = ""

@@ -1,4 +1,7 @@
-"""The engine core's process: `python -m replicas.engine_process FD`, started by ProcessEngine."""
+"""The engine core's process: `python -m replicas.engine_process FD HOST_FD`, from ProcessEngine.
+
+FD: the connection to the parent. HOST_FD: memory for the host tier, shared with it.
+"""
 
 import logging
 import os
@@ -8,10 +11,13 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from replicas.assembly import build_engine
+from replicas.assembly import Outside, build_engine
 from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady
 from replicas.engine_commands import Inbox
 from replicas.engine_loop import EngineLoop
+from replicas.memory.block_mover import BlockMover, NoMover
+from replicas.memory.host_buffer import HostBuffer
+from replicas.store_mover import ForwardingMover
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +31,13 @@ def main() -> int:
     # Ctrl-C goes to the whole process group; ending in order is the parent's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    connection = Connection(int(sys.argv[1]))
+    connection, host_fd = Connection(int(sys.argv[1])), int(sys.argv[2])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     outbox: SimpleQueue[object] = SimpleQueue()
     sender = threading.Thread(target=_send, args=(connection, outbox), daemon=True)
     sender.start()
     try:
-        _serve(connection, outbox)
+        _serve(connection, outbox, host_fd)
     except Exception as error:
         log.exception("engine core failed")
         outbox.put(CoreFailed(f"the engine failed: {type(error).__name__}: {error}"))
@@ -42,10 +48,19 @@ def main() -> int:
     return 0
 
 
-def _serve(connection: Connection, outbox: "SimpleQueue[object]") -> None:
-    config = connection.recv()
+def _serve(connection: Connection, outbox: "SimpleQueue[object]", host_fd: int) -> None:
+    set_up = connection.recv()
+    mover: BlockMover = ForwardingMover(outbox.put) if set_up.has_store else NoMover()
     engine, info = build_engine(
-        config, on_phase=lambda name, seconds: outbox.put(CorePhase(name, seconds))
+        set_up.config,
+        on_phase=lambda name, seconds: outbox.put(CorePhase(name, seconds)),
+        outside=Outside(
+            make_buffer=lambda num_slots, slot_bytes: HostBuffer.attach(
+                host_fd, num_slots=num_slots, slot_bytes=slot_bytes
+            ),
+            make_mover=lambda _layout, _buffer: mover,
+            fetch_timeout_s=set_up.fetch_timeout_s,
+        ),
     )
     loop = EngineLoop(engine, outbox.put)
     threading.Thread(target=_receive, args=(connection, engine.inbox, loop), daemon=True).start()
