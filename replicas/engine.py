@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from replicas.admission_queue import AdmissionQueue
+from replicas.batch import Sampled
 from replicas.batch_scheduler import BatchScheduler
+from replicas.beam_run import BeamRun, with_candidates
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
 from replicas.engine_commands import (
@@ -45,6 +47,7 @@ class _Live:
 
     request: EngineRequest
     choices: list[RequestState]
+    beams: BeamRun | None = None
 
 
 class Engine:
@@ -90,6 +93,7 @@ class Engine:
         self._held_events: deque[tuple[int, tuple[KvEvent, ...]]] = deque()
         self._planned_step = 0
         self._tokens_per_s = 0.0
+        self._has_news = False
         self._stats = EngineStats(max_num_seqs=config.max_num_seqs, num_blocks=config.num_blocks)
 
     @property
@@ -146,7 +150,10 @@ class Engine:
             for entry in self._live.values()
             for state in entry.choices
         )
-        assert len(held) == len(live) - ended, "a live choice is neither waiting nor running"
+        parked = sum(state.is_parked for entry in self._live.values() for state in entry.choices)
+        assert len(held) == len(live) - ended - parked, (
+            "a live choice is neither waiting nor running"
+        )
 
     def close(self) -> None:
         """End the runner; open requests are dropped without another word."""
@@ -170,6 +177,7 @@ class Engine:
                     self._scheduler.tiers.clear()
                 case StoreDone() | LookedUp() | FetchDone():
                     self._scheduler.tiers.take_answer(command, now)
+                    self._has_news = True
                 case Watch(seconds):
                     self._view.watch(seconds)
         for state in self._queue.expired(now):
@@ -186,6 +194,9 @@ class Engine:
             )
         if not self.config.enable_prefix_caching:
             request = _with_private_root(request)
+        asked = request
+        if request.sampling.beam is not None:
+            request = with_candidates(request, self._end_token_ids)
         answer = self._queue.admit(
             request, now=now, tokens_per_s=self._tokens_per_s, received_at=received_at
         )
@@ -193,7 +204,9 @@ class Engine:
             self._scheduler.totals.count_end(FinishReason.REFUSED)
             self._stream.refused(request, answer)
             return
-        self._live[request.request_id] = _Live(request, answer)
+        live = self._live[request.request_id] = _Live(request, answer)
+        if request.sampling.beam is not None:
+            live.beams = BeamRun(asked, answer, self._end_token_ids)
         self._stream.admitted(request)
 
     def _end_choices(
@@ -208,6 +221,8 @@ class Engine:
         """End a request's choices, or one of them; unknown and ended ones are normal events."""
         live = self._live.get(request_id)
         if live is None or live.request.attempt != attempt:
+            return
+        if only is not None and live.beams is not None:
             return
         for state in live.choices:
             if state.finish_reason is None and only in (None, state.choice):
@@ -238,7 +253,11 @@ class Engine:
         entries = self._stream.drain()
         events = self._release_events(done)
         view = self._take_view(done) if self._view.is_watching else None
-        if done is None and not entries and not events and view is None:
+        # An output counts as a step to whoever judges progress, so one without a step is due only
+        # when there is nothing to do.
+        has_news = self._has_news and not self.has_work
+        self._has_news = False
+        if done is None and not entries and not events and view is None and not has_news:
             return None
         self._stats = self._snapshot(done, plan_s=plan_s, deliver_s=self._clock() - started)
         return StepOutput(self._stats, entries, events, view)
@@ -264,6 +283,9 @@ class Engine:
             token_id = token_ids[index]
             if state.finish_reason is not None:
                 continue
+            if state.sampling.beam is not None:
+                self._commit_beam(state, done.sampled, index, now)
+                continue
             self._scheduler.append_token(state, token_id)
             if state.timeline.first_token_at is None:
                 state.mark(first_token_at=now)
@@ -278,6 +300,27 @@ class Engine:
         self._tokens_per_s += (rate - self._tokens_per_s) * (
             RATE_SMOOTHING if self._tokens_per_s else 1.0
         )
+
+    def _commit_beam(self, state: RequestState, sampled: Sampled, sample: int, now: float) -> None:
+        """A beam's step was computed; the search goes on, or is over, when all of them are."""
+        live = self._live[state.origin.request_id]
+        beams = live.beams
+        assert beams is not None
+        if not beams.note(state, sampled, sample):
+            return
+        live.choices[0].mark(first_token_at=now)
+        beams.advance(self._scheduler, now)
+        if beams.outputs is None:
+            self._stream.admitted(live.request)
+            return
+        for choice, output in zip(live.choices, beams.outputs, strict=False):
+            choice.mark(first_token_at=now)
+            self._end(choice, output.reason, now)
+            self._stream.output(choice, output)
+        # A tiny vocabulary may give fewer outputs than beams.
+        for choice in live.choices[len(beams.outputs) :]:
+            self._end(choice, FinishReason.LENGTH, now)
+            self._stream.ended(choice, FinishReason.LENGTH)
 
     def _end(self, state: RequestState, reason: FinishReason, now: float) -> None:
         self._scheduler.finish(state, reason, now)

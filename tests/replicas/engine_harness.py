@@ -130,6 +130,8 @@ def run(target: Engine) -> list[StepOutput]:
             outputs.append(output)
         elif not target.has_work:
             return outputs
+        elif target.is_waiting:
+            target.inbox.wait(0.001)
 
 
 def entries(outputs: Iterable[StepOutput]) -> list[TokenEntry]:
