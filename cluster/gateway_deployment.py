@@ -56,7 +56,8 @@ class Gateway:
         model = PreparedModel.load(config.engine.model)
         gateway_id = uuid.uuid4().hex
         policy = policy_of(config.router, random.Random(gateway_id))
-        index = PrefixIndex(max_blocks=config.router.max_index_blocks)
+        max_blocks = config.router.max_index_blocks
+        index = PrefixIndex(max_blocks=max_blocks) if policy.uses_hits else None
         router = RequestRouter(policy, index=index, gateway_id=gateway_id)
         served_name = config.gateway.served_model_name or model.name
         self._tracer = open_tracer(config.tracing, model_name=served_name, gateway_id=gateway_id)
@@ -74,6 +75,7 @@ class Gateway:
             router=router,
             clock=time.monotonic,
             compatibility=Compatibility(fingerprint=model.fingerprint),
+            index=index,
         )
         self._dispatcher = ServeDispatcher(
             router=router,

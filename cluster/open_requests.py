@@ -1,11 +1,12 @@
 """The requests a replica has open: whose they are, how much work is left, and when they end."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from replicas.request import EngineRequest, FinishReason, TokenEntry
+from router.replica_status import GatewayAdmission
 
 RequestKey = tuple[str, int]
 
@@ -48,6 +49,7 @@ class OpenRequests:
     def __init__(self) -> None:
         self._open: dict[RequestKey, OpenRequest] = {}
         self._outstanding_tokens = 0
+        self._admitted_tokens: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,6 +61,15 @@ class OpenRequests:
     def outstanding_tokens(self) -> int:
         """Prompt and output tokens that the open requests may still need."""
         return self._outstanding_tokens
+
+    @property
+    def admissions(self) -> tuple[GatewayAdmission, ...]:
+        """Tokens of work taken from each gateway so far."""
+        return tuple(GatewayAdmission(*item) for item in self._admitted_tokens.items())
+
+    def forget_gateway(self, gateway_id: str) -> None:
+        """That gateway is gone, and so is the sum of its work."""
+        self._admitted_tokens.pop(gateway_id, None)
 
     def add(self, request: EngineRequest, gateway_id: str) -> asyncio.Future[Acknowledgement]:
         """Open a request for that gateway; the future is set when it has ended."""
@@ -75,7 +86,9 @@ class OpenRequests:
             next_index=dict.fromkeys(range(request.num_choices), num_emitted),
         )
         self._open[key] = entry
-        self._outstanding_tokens += entry.owed_prompt_tokens + sum(entry.owed_tokens.values())
+        work_tokens = entry.owed_prompt_tokens + sum(entry.owed_tokens.values())
+        self._outstanding_tokens += work_tokens
+        self._admitted_tokens[gateway_id] += work_tokens
         return entry.done
 
     def remove(self, key: RequestKey) -> bool:

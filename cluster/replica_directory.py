@@ -15,14 +15,14 @@ from cluster.replica_link import (
     ReplicaLink,
     StreamBreaks,
 )
-from cluster.stream_codec import PROTOCOL_VERSION, KvEventBatch
+from cluster.stream_codec import PROTOCOL_VERSION
 from router.config import RouterConfig
+from router.prefix_index import PrefixIndex
 from router.replica_status import ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter
 
 log = logging.getLogger(__name__)
 
-KvListener = Callable[[str, KvEventBatch], None]
 MetricListener = Callable[[MetricReport], None]
 
 
@@ -36,7 +36,7 @@ class Compatibility:
 class ReplicaDirectory:
     """Follows the deployment's replica set and keeps the router's statuses fresh.
 
-    on_kv_events: who wants to know what the replicas' prefix caches can find.
+    index: learns what the replicas' prefix caches can find; None if nobody routes by it.
     """
 
     def __init__(
@@ -47,18 +47,21 @@ class ReplicaDirectory:
         router: RequestRouter,
         clock: Callable[[], float],
         compatibility: Compatibility,
-        on_kv_events: KvListener | None = None,
+        index: PrefixIndex | None = None,
     ) -> None:
         self._identity = identity
         self._config = config
         self._router = router
         self._clock = clock
         self._compatibility = compatibility
+        self._index = index
         self._metric_listener: MetricListener = _ignore_metric_report
         self.stream_breaks = StreamBreaks()
         self._events = LinkEvents(
             on_status=self._on_status,
-            on_kv_events=on_kv_events or _ignore_kv_events,
+            on_attached=index.attach if index else _ignore,
+            on_kv_events=index.apply if index else _ignore,
+            on_kv_snapshot=index.load if index else _ignore,
             on_metric_report=lambda report: self._metric_listener(report),
             breaks=self.stream_breaks,
         )
@@ -178,9 +181,13 @@ class ReplicaDirectory:
             return
         if status.state is not ReplicaState.GONE:
             self._router.update(status)
+            if self._index is not None:
+                self._index.begin_epoch(status.replica_id, status.epoch)
             return
         del self._links[status.replica_id]
         self._router.forget(status.replica_id)
+        if self._index is not None:
+            self._index.forget(status.replica_id)
         log.info("replica gone replica=%s", status.replica_id)
         # The link is telling us this from within its own stream's task, which cannot end itself.
         closing = asyncio.create_task(link.close())
@@ -192,11 +199,21 @@ class ReplicaDirectory:
             await asyncio.sleep(self._config.heartbeat_interval_s)
             for link in list(self._links.values()):
                 self._on_status(link.status())
+            self._ask_snapshots()
+
+    def _ask_snapshots(self) -> None:
+        if self._index is None:
+            return
+        for command in self._index.due(self._clock()):
+            link = self._links.get(command.replica_id)
+            if link is not None:
+                log.info("kv snapshot asked replica=%s reason=%s", link.replica_id, command.reason)
+                link.ask_kv_snapshot()
 
 
 def _ignore_metric_report(report: MetricReport) -> None:
     """Nobody shows figures."""
 
 
-def _ignore_kv_events(replica_id: str, batch: KvEventBatch) -> None:
+def _ignore(replica_id: str, *news: object) -> None:
     """Nobody routes by prefix."""

@@ -13,9 +13,12 @@ from cluster.stream_codec import EngineReport, Heartbeat, KvEventBatch, StepMess
 from cluster.token_feed import NotAccepted, StreamFeed
 from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.wire import token_stream_pb2 as wire
+from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
 from router.config import RouterConfig
+from router.kv_events import KvSnapshot
 from router.liveness import ReplicaLiveness
+from router.pace import StepSample
 from router.replica_status import ReplicaState, ReplicaStatus
 
 log = logging.getLogger(__name__)
@@ -44,13 +47,16 @@ class StreamBreaks:
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Whom a link tells: of every change of status, of KV events with the replica's id, of figures.
+    """Whom a link tells: of every change of status, of KV news with the replica's id, of figures.
 
+    on_attached: a stream begins without a memory of an earlier one.
     breaks: where broken streams are counted.
     """
 
     on_status: Callable[[ReplicaStatus], None]
+    on_attached: Callable[[str], None]
     on_kv_events: Callable[[str, KvEventBatch], None]
+    on_kv_snapshot: Callable[[str, KvSnapshot], None]
     on_metric_report: Callable[[MetricReport], None]
     breaks: StreamBreaks
 
@@ -126,6 +132,14 @@ class ReplicaLink:
             max_num_seqs=stats.max_num_seqs,
             num_blocks=stats.num_blocks,
             num_free_blocks=stats.num_free_blocks,
+            num_waiting_tokens=stats.num_waiting_tokens,
+            block_size=stats.block_size,
+            last_step=_last_step(stats),
+            finished_total=stats.finished_total,
+            generated_total=stats.generated_tokens_total,
+            fetch_token_s=self._report.fetch_token_s,
+            admissions=self._report.admissions,
+            epoch=self._report.epoch,
         )
 
     def stuck_s(self) -> float:
@@ -148,6 +162,10 @@ class ReplicaLink:
     def watch(self, seconds: float) -> None:
         """Ask the replica for views for so long from now on."""
         self._client.watch(seconds)
+
+    def ask_kv_snapshot(self) -> None:
+        """Ask the replica for all that its prefix cache can find."""
+        self._client.ask_kv_snapshot()
 
     def take_view(self) -> EngineView | None:
         """What was seen of its engine since the last call."""
@@ -190,6 +208,8 @@ class ReplicaLink:
         """The stream is up."""
         if self._is_broken:
             self._events.breaks.num_resumed += 1
+        else:
+            self._events.on_attached(self.replica_id)
         self._is_broken = False
         self._liveness.on_open(self._clock())
         self._tell()
@@ -200,6 +220,8 @@ class ReplicaLink:
         self._report = step.report
         self._view = join_views(self._view, step.view)
         self._tell()
+        for snapshot in step.kv_snapshots:
+            self._events.on_kv_snapshot(self.replica_id, snapshot)
         for batch in step.kv_events:
             self._events.on_kv_events(self.replica_id, batch)
         for entry in step.entries:
@@ -243,3 +265,15 @@ class ReplicaLink:
 
     def _tell(self) -> None:
         self._events.on_status(self.status())
+
+
+def _last_step(stats: EngineStats) -> StepSample | None:
+    """The newest step as far as its pace matters; None before the first."""
+    if not stats.step:
+        return None
+    return StepSample(
+        step=stats.step,
+        num_prefill_tokens=stats.num_prefill_tokens,
+        num_decode_tokens=stats.num_decode_tokens,
+        run_s=stats.run_s,
+    )

@@ -9,17 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.engine_supervisor import EngineEvents, EngineSupervisor, HealthLimits, StartEngine
+from cluster.kv_catalogue import KvCatalogue
 from cluster.metrics.lifetime_totals import LifetimeTotals
 from cluster.metrics.metric_report import MetricReport
 from cluster.metrics.replica_metrics import ReplicaMetrics
 from cluster.open_requests import Acknowledgement, OpenRequests
 from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
-from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat, KvEventBatch
+from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
 from replicas.request import EngineRequest
 from replicas.step_output import StepOutput
+from router.kv_events import KvSnapshot
 from router.replica_status import ReplicaRole
 
 log = logging.getLogger(__name__)
@@ -65,8 +67,7 @@ class ReplicaService:
         self._metrics_task: asyncio.Task[None] | None = None
         self._requests = OpenRequests()
         self._stats = EngineStats()
-        self._kv_number = 0
-        self._kv_epoch = 0
+        self._kv = KvCatalogue()
         self._is_closing = False
         self._engine = EngineSupervisor(
             start_engine,
@@ -87,6 +88,7 @@ class ReplicaService:
                 on_finish_choice=self._engine.finish_choice,
                 on_gateway_lost=self._on_gateway_lost,
                 on_watch=self._engine.watch,
+                kv_snapshot=self._kv_snapshot,
             ),
         )
         self._info: EngineInfo | None = None
@@ -169,18 +171,14 @@ class ReplicaService:
             entries = self._requests.apply(output.entries)
             self._stats = output.stats
             self._metrics.on_step(output.stats)
-            events = self._number_events(output)
+            self._kv.begin(self._engine.epoch)
+            events = self._kv.add(output.kv_events)
             self._stream.publish(entries, self._report(), events, output.view)
         self._note_idle()
 
-    def _number_events(self, output: StepOutput) -> KvEventBatch | None:
-        if self._kv_epoch != self._engine.epoch:
-            self._kv_epoch, self._kv_number = self._engine.epoch, 0
-        if not output.kv_events:
-            return None
-        batch = KvEventBatch(self._kv_epoch, self._kv_number, output.kv_events)
-        self._kv_number += len(output.kv_events)
-        return batch
+    def _kv_snapshot(self) -> tuple[KvSnapshot, ...]:
+        self._kv.begin(self._engine.epoch)
+        return self._kv.snapshot()
 
     def _on_core_lost(self, message: str) -> None:
         num_failed = len(self._requests)
@@ -201,6 +199,7 @@ class ReplicaService:
         for key in keys:
             self._engine.cancel(*key)
         self._requests.drop(keys, reason="the gateway is gone")
+        self._requests.forget_gateway(gateway_id)
         self._note_idle()
 
     def _report(self) -> EngineReport:
@@ -209,6 +208,8 @@ class ReplicaService:
             outstanding_tokens=self._requests.outstanding_tokens,
             num_open_requests=len(self._requests),
             stats=self._totals.over(self._stats),
+            admissions=self._requests.admissions,
+            fetch_token_s=_fetch_token_s(self._stats),
         )
 
     async def _report_metrics(self) -> None:
@@ -231,3 +232,9 @@ class ReplicaService:
     def _note_idle(self) -> None:
         if not len(self._requests):
             self._engine.on_idle()
+
+
+def _fetch_token_s(stats: EngineStats) -> float:
+    """What fetching a token's KV took so far, in seconds; 0.0 when nothing was fetched."""
+    num_tokens = stats.tiers.fetched_blocks_total * stats.block_size
+    return stats.tiers.fetch_s_total / num_tokens if num_tokens else 0.0

@@ -77,10 +77,9 @@ class ServeDispatcher:
         """
         excluded = set(avoid) if self._router.has_candidate(exclude=avoid) else set()
         refused: RequestRefused | None = None
+        routing_request = _routing_request(request, self._config)
         for tries in range(self._config.max_tries):
-            reservation = self._router.choose(
-                _routing_request(request), exclude=frozenset(excluded)
-            )
+            reservation = self._router.choose(routing_request, exclude=frozenset(excluded))
             if reservation is None:
                 break
             if isinstance(reservation, Unmeetable):
@@ -235,12 +234,18 @@ async def _let_end(call: "asyncio.Task[Acknowledgement]") -> None:
         call.cancel()
 
 
-def _routing_request(request: EngineRequest) -> RoutingRequest:
+def _routing_request(request: EngineRequest, config: RouterConfig) -> RoutingRequest:
+    """What the router needs to know. A stream that has begun is not refused for being late."""
+    num_emitted = len(request.emitted_token_ids)
+    is_new = num_emitted == 0 and request.attempt == 0
     return RoutingRequest(
         request_id=request.request_id,
-        prompt_tokens=len(request.prompt_token_ids) + len(request.emitted_token_ids),
-        max_output_tokens=request.num_choices * request.sampling.max_tokens,
+        prompt_tokens=len(request.prompt_token_ids) + num_emitted,
+        max_output_tokens=request.num_choices * (request.sampling.max_tokens - num_emitted),
         block_hashes=request.block_hashes,
+        session_id=request.session_id or "",
+        max_ttft_s=(request.ttft_slo_s or config.ttft_slo_s or None) if is_new else None,
+        max_tpot_s=(request.tpot_slo_s or config.tpot_slo_s or None) if is_new else None,
     )
 
 

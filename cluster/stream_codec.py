@@ -15,6 +15,8 @@ from replicas.request import (
     TokenEntry,
     TokenLogprob,
 )
+from router.kv_events import KvSnapshot
+from router.replica_status import GatewayAdmission
 
 PROTOCOL_VERSION = 1
 METHOD = "/pagoda.token_stream.v1.TokenStream/Attach"
@@ -40,12 +42,16 @@ class EngineReport:
 
     epoch: counts its engine cores, from 1; totals in `stats` go on from one to the next.
     outstanding_tokens: prompt and output tokens still to be computed for its open requests.
+    admissions: tokens of work that it admitted from each attached gateway. fetch_token_s: seconds
+    to fetch a token's KV from below instead of computing it, as measured; 0.0 if unknown.
     """
 
     epoch: int = 0
     outstanding_tokens: int = 0
     num_open_requests: int = 0
     stats: EngineStats = EngineStats()
+    admissions: tuple[GatewayAdmission, ...] = ()
+    fetch_token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,17 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class StepMessage:
-    """One step, or several coalesced ones, as it arrives at a gateway."""
+    """One step, or several coalesced ones, as it arrives at a gateway.
+
+    kv_events happened after kv_snapshots.
+    """
 
     sequence: int
     entries: tuple[TokenEntry, ...]
     report: EngineReport
     kv_events: tuple[KvEventBatch, ...]
     view: EngineView | None = None
+    kv_snapshots: tuple[KvSnapshot, ...] = ()
 
 
 def encode_entry(entry: TokenEntry) -> wire.Entry:
@@ -152,6 +162,14 @@ def encode_report(report: EngineReport) -> wire.Status:
         outstanding_tokens=report.outstanding_tokens,
         num_open_requests=report.num_open_requests,
         stats=stats,
+        admissions=[
+            wire.GatewayAdmission(
+                gateway_id=admission.gateway_id,
+                admitted_tokens_total=admission.admitted_tokens_total,
+            )
+            for admission in report.admissions
+        ],
+        fetch_token_s=report.fetch_token_s,
     )
 
 
@@ -162,6 +180,11 @@ def decode_report(message: wire.Status) -> EngineReport:
         outstanding_tokens=message.outstanding_tokens,
         num_open_requests=message.num_open_requests,
         stats=EngineStats(**{name: getattr(message.stats, name) for name in _STATS_FIELDS}),
+        admissions=tuple(
+            GatewayAdmission(admission.gateway_id, admission.admitted_tokens_total)
+            for admission in message.admissions
+        ),
+        fetch_token_s=message.fetch_token_s,
     )
 
 
@@ -198,6 +221,7 @@ def encode_step(step: StepMessage) -> wire.ReplicaMessage:
             status=encode_report(step.report),
             kv_events=[_encode_kv(batch) for batch in step.kv_events],
             view=None if step.view is None else encode_view(step.view),
+            kv_snapshots=[_encode_snapshot(snapshot) for snapshot in step.kv_snapshots],
         )
     )
 
@@ -210,6 +234,7 @@ def decode_step(message: wire.Step) -> StepMessage:
         report=decode_report(message.status),
         kv_events=tuple(_decode_kv(batch) for batch in message.kv_events),
         view=decode_view(message.view) if message.HasField("view") else None,
+        kv_snapshots=tuple(_decode_snapshot(snapshot) for snapshot in message.kv_snapshots),
     )
 
 
@@ -242,6 +267,26 @@ def _decode_kv(message: wire.KvEvents) -> KvEventBatch:
             )
             for event in message.events
         ),
+    )
+
+
+def _encode_snapshot(snapshot: KvSnapshot) -> wire.KvSnapshot:
+    return wire.KvSnapshot(
+        epoch=snapshot.epoch,
+        next_number=snapshot.next_number,
+        block_hashes=snapshot.block_hashes,
+        is_first=snapshot.is_first,
+        is_last=snapshot.is_last,
+    )
+
+
+def _decode_snapshot(message: wire.KvSnapshot) -> KvSnapshot:
+    return KvSnapshot(
+        epoch=message.epoch,
+        next_number=message.next_number,
+        block_hashes=tuple(message.block_hashes),
+        is_first=message.is_first,
+        is_last=message.is_last,
     )
 
 

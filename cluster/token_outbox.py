@@ -10,6 +10,7 @@ back goes on where it stopped.
 from collections import deque
 from dataclasses import replace
 
+from cluster.kv_outbox import KvOutbox
 from cluster.live_codec import join_views
 from cluster.stream_codec import (
     EngineReport,
@@ -22,6 +23,7 @@ from cluster.stream_codec import (
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
+from router.kv_events import KvSnapshot
 
 MAX_REPLAY_MESSAGES = 256
 MAX_REPLAY_BYTES = 8 * 1024 * 1024
@@ -47,12 +49,10 @@ class TokenOutbox:
     ) -> None:
         self._max_replay_messages = max_replay_messages
         self._max_replay_bytes = max_replay_bytes
-        self._max_kv_events = max_kv_events
         self._max_message_tokens = max_message_tokens
         self._entries: dict[_ChoiceKey, TokenEntry] = {}
         self._report: EngineReport | None = None
-        self._kv: deque[KvEventBatch] = deque()
-        self._num_kv_events = 0
+        self._kv = KvOutbox(max_events=max_kv_events)
         self._view: EngineView | None = None
         self._heartbeat: Heartbeat | None = None
         self._metric_reports: dict[str, wire.MetricReport] = {}
@@ -76,12 +76,17 @@ class TokenOutbox:
             earlier = self._entries.get(key)
             self._entries[key] = entry if earlier is None else join_entries(earlier, entry)
         if kv is not None:
-            self._add_kv(kv)
+            self._kv.add(kv)
         self._view = join_views(self._view, view)
         self._report = report
         self._num_steps_waiting += 1
         if self._num_steps_waiting > 1:
             self.num_coalesced_steps += 1
+
+    def add_kv_snapshot(self, parts: tuple[KvSnapshot, ...], report: EngineReport) -> None:
+        """Say all that the prefix cache can find; changes that wait are part of it already."""
+        self._kv.add_snapshot(parts)
+        self._report = report
 
     def add_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Say that the replica lives; replaces a heartbeat that was not taken."""
@@ -115,20 +120,20 @@ class TokenOutbox:
 
     def _take_step(self, report: EngineReport) -> bytes:
         self._sequence += 1
+        kv_snapshots, kv_events = self._kv.take()
         message = encode_step(
             StepMessage(
                 sequence=self._sequence,
                 entries=self._take_entries(),
                 report=report,
-                kv_events=tuple(self._kv),
+                kv_events=kv_events,
                 view=self._view,
+                kv_snapshots=kv_snapshots,
             )
         ).SerializeToString()
-        if not self._entries:
+        if not self._entries and not self._kv:
             self._report = None
-        self._kv.clear()
         self._view = None
-        self._num_kv_events = 0
         self._num_steps_waiting = 0
         self._keep(message)
         return message
@@ -157,12 +162,6 @@ class TokenOutbox:
             len(self._sent) > self._max_replay_messages or self._sent_bytes > self._max_replay_bytes
         ):
             self._sent_bytes -= len(self._sent.popleft()[1])
-
-    def _add_kv(self, batch: KvEventBatch) -> None:
-        self._kv.append(batch)
-        self._num_kv_events += len(batch.events)
-        while self._num_kv_events > self._max_kv_events:
-            self._num_kv_events -= len(self._kv.popleft().events)
 
 
 def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:

@@ -114,6 +114,12 @@ class TokenStreamClient:
         if self._is_up and self._outgoing.qsize() < MAX_WAITING_FOR_REPORT:
             self._outgoing.put_nowait(wire.GatewayMessage(metric_report=report))
 
+    def ask_kv_snapshot(self) -> None:
+        """Ask for all that the replica's prefix cache can find; lost with the stream."""
+        if self._is_up:
+            message = wire.GatewayMessage(ask_kv_snapshot=wire.AskKvSnapshot())
+            self._outgoing.put_nowait(message)
+
     async def close(self) -> None:
         """Detach for good; the listener hears nothing more."""
         if self._task is not None:

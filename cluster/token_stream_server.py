@@ -30,6 +30,7 @@ from cluster.stream_codec import (
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
+from router.kv_events import KvSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +65,14 @@ class StreamCallbacks:
     heartbeat: the replica's state now. on_finish_choice: request id, attempt, choice.
     on_gateway_lost: a gateway stayed away; whatever it has open should end.
     on_watch: somebody watches at a gateway, for so many seconds from now on.
+    kv_snapshot: all that the prefix cache can find now.
     """
 
     heartbeat: Callable[[], Heartbeat]
     on_finish_choice: Callable[[str, int, int], None]
     on_gateway_lost: Callable[[str], None]
     on_watch: Callable[[float], None]
+    kv_snapshot: Callable[[], tuple[KvSnapshot, ...]]
 
 
 class TokenStreamServer:
@@ -299,6 +302,13 @@ class TokenStreamServer:
                 self._callbacks.on_finish_choice(finish.request_id, finish.attempt, finish.choice)
             elif kind == "metric_report":
                 self._pass_on(session, message.metric_report)
+            elif kind == "ask_kv_snapshot":
+                self._send_kv_snapshot(session)
+
+    def _send_kv_snapshot(self, session: GatewaySession) -> None:
+        report = self._callbacks.heartbeat().report
+        session.outbox.add_kv_snapshot(self._callbacks.kv_snapshot(), report)
+        session.wake.set()
 
     def _watch(self, session: GatewaySession, seconds: float) -> None:
         bounded_s = min(max(seconds, 0.0), MAX_WATCH_S)

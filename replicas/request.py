@@ -1,5 +1,6 @@
 """The nouns of a request: what a client asked for, and what the engine knows of it so far."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -43,6 +44,23 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """Look for the likeliest outputs instead of sampling: as many beams as the request has choices.
+
+    A finished output scores its summed log probability / its number of tokens ** length_penalty,
+    the end token included. early_stopping: end as soon as there are as many finished outputs as
+    beams; otherwise once no beam could still score higher at its present length.
+    """
+
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty={self.length_penalty}: expected a number")
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one token is chosen from the logits, and when a choice ends.
 
@@ -54,6 +72,8 @@ class SamplingParams:
     never planned while its last token is still being computed.
     `num_logprobs` None computes no log-probabilities, 0 the sampled token's, k those of the k most
     likely tokens too; all before temperature and filters (vLLM's raw_logprobs).
+    `beam` searches instead of sampling; choice 0 is then the best output, and nothing of a choice
+    is told before the end.
     """
 
     max_tokens: int
@@ -67,6 +87,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     needs_last_token: bool = False
     num_logprobs: int | None = None
+    beam: BeamSearch | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -101,6 +122,8 @@ class EngineRequest:
     attempt: counts resubmissions of one request; tokens of another attempt are not accepted.
     priority: lower is served first (scheduling_policy priority).
     queue_timeout_s: refused as expired if it has waited this long without being scheduled.
+    ttft_slo_s, tpot_slo_s: latency beyond which the answer is worthless, if the client states one;
+        a router looks at them, the engine does not.
     session_id: of the conversation or agent run that it is a turn of, if the client names one; what
         becomes of its blocks when it ends depends on how long such sessions pause.
     """
@@ -116,6 +139,8 @@ class EngineRequest:
     emitted_token_ids: tuple[int, ...] = ()
     queue_timeout_s: float | None = None
     session_id: str | None = None
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

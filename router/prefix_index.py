@@ -68,6 +68,15 @@ class PrefixIndex:
         publisher = self._reset(replica_id)
         publisher.wish = "attached"
 
+    def begin_epoch(self, replica_id: str, epoch: int) -> None:
+        """The replica is known to be in that epoch: a later one than known begins with nothing."""
+        publisher = self._publishers.get(replica_id)
+        if publisher is None or not 0 < publisher.epoch < epoch:
+            return
+        publisher = self._reset(replica_id)
+        publisher.epoch = epoch
+        publisher.wish = publisher.asked_at = None
+
     def forget(self, replica_id: str) -> None:
         """The replica is lost, and its cache with it."""
         self._publishers.pop(replica_id, None)

@@ -38,6 +38,7 @@ class ReplicaStatus:
 
     outstanding_tokens: prompt and output tokens still to be computed for all its open requests,
     from every gateway. max_num_seqs: requests it can run at once; 0 when not known yet.
+    epoch: counts its engine cores, each of which begins with an empty prefix cache; 0 if not known.
     num_waiting_tokens: prompt tokens in its line. block_size: tokens of a block; 0 when not known.
     last_step: its newest step, None before the first. finished_total, generated_total: choices
     that ended normally, and tokens, since it started. fetch_token_s: seconds to fetch one token's
@@ -61,3 +62,4 @@ class ReplicaStatus:
     generated_total: int = 0
     fetch_token_s: float = 0.0
     admissions: tuple[GatewayAdmission, ...] = ()
+    epoch: int = 0

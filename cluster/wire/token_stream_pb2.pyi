@@ -58,6 +58,7 @@ class GatewayMessage(_message.Message):
     FINISH_CHOICE_FIELD_NUMBER: _builtins.int
     METRIC_REPORT_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
+    ASK_KV_SNAPSHOT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -66,6 +67,8 @@ class GatewayMessage(_message.Message):
     def metric_report(self) -> Global___MetricReport: ...
     @_builtins.property
     def watch(self) -> Global___Watch: ...
+    @_builtins.property
+    def ask_kv_snapshot(self) -> Global___AskKvSnapshot: ...
     def __init__(
         self,
         *,
@@ -73,16 +76,34 @@ class GatewayMessage(_message.Message):
         finish_choice: Global___FinishChoice | None = ...,
         metric_report: Global___MetricReport | None = ...,
         watch: Global___Watch | None = ...,
+        ask_kv_snapshot: Global___AskKvSnapshot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch", "ask_kv_snapshot"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___GatewayMessage: _TypeAlias = GatewayMessage  # noqa: Y015
+
+@_typing.final
+class AskKvSnapshot(_message.Message):
+    """The gateway does not know exactly what the prefix cache holds: send it whole, in Step messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskKvSnapshot: _TypeAlias = AskKvSnapshot  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -242,15 +263,20 @@ class Step(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     KV_EVENTS_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
+    KV_SNAPSHOTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
     @_builtins.property
     def status(self) -> Global___Status: ...
     @_builtins.property
-    def kv_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvEvents]: ...
+    def kv_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvEvents]:
+        """What happened after the snapshots, if there are any."""
+
     @_builtins.property
     def view(self) -> Global___EngineView: ...
+    @_builtins.property
+    def kv_snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvSnapshot]: ...
     def __init__(
         self,
         *,
@@ -259,14 +285,51 @@ class Step(_message.Message):
         status: Global___Status | None = ...,
         kv_events: _abc.Iterable[Global___KvEvents] | None = ...,
         view: Global___EngineView | None = ...,
+        kv_snapshots: _abc.Iterable[Global___KvSnapshot] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "kv_events", b"kv_events", "sequence", b"sequence", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "kv_events", b"kv_events", "kv_snapshots", b"kv_snapshots", "sequence", b"sequence", "status", b"status", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Step: _TypeAlias = Step  # noqa: Y015
+
+@_typing.final
+class KvSnapshot(_message.Message):
+    """A part of all blocks that the prefix cache can find, parents before children. The event after it
+    has number next_number within the epoch. The parts of one snapshot follow one another.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_NUMBER_FIELD_NUMBER: _builtins.int
+    BLOCK_HASHES_FIELD_NUMBER: _builtins.int
+    IS_FIRST_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    next_number: _builtins.int
+    is_first: _builtins.bool
+    is_last: _builtins.bool
+    @_builtins.property
+    def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        next_number: _builtins.int = ...,
+        block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        is_first: _builtins.bool = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "epoch", b"epoch", "is_first", b"is_first", "is_last", b"is_last", "next_number", b"next_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvSnapshot: _TypeAlias = KvSnapshot  # noqa: Y015
 
 @_typing.final
 class Status(_message.Message):
@@ -276,12 +339,20 @@ class Status(_message.Message):
     OUTSTANDING_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
+    ADMISSIONS_FIELD_NUMBER: _builtins.int
+    FETCH_TOKEN_S_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the engine cores of this replica; totals in `stats` go on from one to the next."""
     outstanding_tokens: _builtins.int
     num_open_requests: _builtins.int
+    fetch_token_s: _builtins.float
+    """Seconds to fetch a token's KV from below instead of computing it, as measured; 0 if unknown."""
     @_builtins.property
     def stats(self) -> Global___EngineStats: ...
+    @_builtins.property
+    def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GatewayAdmission]:
+        """Of each attached gateway, so that one can tell what the others send."""
+
     def __init__(
         self,
         *,
@@ -289,14 +360,38 @@ class Status(_message.Message):
         outstanding_tokens: _builtins.int = ...,
         num_open_requests: _builtins.int = ...,
         stats: Global___EngineStats | None = ...,
+        admissions: _abc.Iterable[Global___GatewayAdmission] | None = ...,
+        fetch_token_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "num_open_requests", b"num_open_requests", "outstanding_tokens", b"outstanding_tokens", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "epoch", b"epoch", "fetch_token_s", b"fetch_token_s", "num_open_requests", b"num_open_requests", "outstanding_tokens", b"outstanding_tokens", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class GatewayAdmission(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    ADMITTED_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    admitted_tokens_total: _builtins.int
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+        admitted_tokens_total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_tokens_total", b"admitted_tokens_total", "gateway_id", b"gateway_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayAdmission: _TypeAlias = GatewayAdmission  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

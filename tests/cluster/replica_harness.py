@@ -19,7 +19,8 @@ from cluster.token_stream_server import StreamBinding
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.request import EngineRequest, SamplingParams, TokenEntry
 from router.config import RouterConfig
-from router.policies.least_loaded import LeastLoaded
+from router.policies import policy_of
+from router.prefix_index import PrefixIndex
 from router.request_router import RequestRouter
 
 SECRET = "the secret of a test cluster"
@@ -136,13 +137,16 @@ def a_gateway(
     config: RouterConfig = FAST,
     fingerprint: str = "",
 ) -> tuple[RequestRouter, ReplicaDirectory, ServeDispatcher]:
-    router = RequestRouter(LeastLoaded(random.Random(0)))
+    policy = policy_of(config, random.Random(0))
+    index = PrefixIndex(max_blocks=1000)
+    router = RequestRouter(policy, index=index, gateway_id=gateway_id)
     directory = ReplicaDirectory(
         identity=GatewayIdentity(gateway_id, secret),
         config=config,
         router=router,
         clock=time.monotonic,
         compatibility=Compatibility(fingerprint),
+        index=index,
     )
     directory.start()
     return (

@@ -20,9 +20,14 @@ from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from cluster.wire import token_stream_pb2 as wire
 from replicas.request import TokenEntry
+from router.kv_events import KvSnapshot
 from tests.cluster.replica_harness import SECRET, until
 
 REPORT = EngineReport()
+SNAPSHOT = (
+    KvSnapshot(1, 7, (b"a" * 32, b"b" * 32), is_last=False),
+    KvSnapshot(1, 7, (b"c" * 32,), is_first=False),
+)
 
 
 @dataclass
@@ -83,6 +88,7 @@ async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[S
             on_finish_choice=lambda *what: finished.append(what),
             on_gateway_lost=lost.append,
             on_watch=lambda seconds: None,
+            kv_snapshot=lambda: SNAPSHOT,
         ),
     )
     port = await server.start()
@@ -341,3 +347,12 @@ async def test_nobody_listening_is_tried_again_until_somebody_does(free_port):
         assert ear.events == []
         async with a_side(port=port):
             await until(heard(ear, "open"))
+
+
+async def test_a_gateway_that_asks_for_a_snapshot_gets_all_its_parts_in_order():
+    ear = Ear()
+    async with a_side() as side, a_client(side.port, ear) as client:
+        await until(lambda: "open" in ear.events)
+        client.ask_kv_snapshot()
+        await until(lambda: len(ear.steps) == 2)
+    assert tuple(part for step in ear.steps for part in step.kv_snapshots) == SNAPSHOT
