@@ -4,6 +4,7 @@ What lies in a host slot is what a block store keeps (kvstore.block_store.BlockL
 has to rearrange bytes between the tiers.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from replicas.batch import BlockMove, CopyBlock, CopyIn, CopyOut
 from replicas.kv_cache import KvCache
 from replicas.memory.host_buffer import HostBuffer
+
+log = logging.getLogger(__name__)
 
 # A byte array [layers, blocks, bytes]: numpy's on a CPU, where a copy of one block by torch's
 # threads takes several times as long, torch's on a GPU.
@@ -113,6 +116,8 @@ def _pin(buffer: HostBuffer) -> bool:
     status = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]
         buffer.slots.ctypes.data, buffer.slots.nbytes, 0
     )
+    if int(status) != 0:
+        log.warning("host memory not pinned cuda_status=%d bytes=%d", status, buffer.slots.nbytes)
     return int(status) == 0
 
 

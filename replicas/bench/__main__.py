@@ -11,6 +11,8 @@ from pathlib import Path
 from replicas.assembly import build_engine
 from replicas.bench.busy_parent import measure_busy_parent
 from replicas.bench.measure import Run, run_workload
+from replicas.bench.move_cost import moves_table
+from replicas.bench.perplexity import measure_quality, python_manual, quality_table
 from replicas.bench.report import WorkloadResult, figures_of, save, static_figures, table
 from replicas.bench.static_baseline import continuous_steps, run_static, static_steps
 from replicas.bench.step_split import split_table
@@ -57,6 +59,11 @@ def main() -> int:
         print("\n" + times.table())
     if options.split:
         print("\n" + split_table(model, config))
+    if options.moves:
+        print("\n" + moves_table(model, config))
+    if options.perplexity:
+        passages = python_manual(model, options.perplexity)
+        print("\n" + quality_table(measure_quality(model, config, passages)))
     if results:
         save(Path(options.output), _machine(info), results)
         print(f"\nsaved to {options.output}")
@@ -128,6 +135,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-workloads", action="store_true", help="only what follows")
     parser.add_argument("--busy-parent", action="store_true", help="steps beside a busy loop")
     parser.add_argument("--split", action="store_true", help="also print where a step's time goes")
+    parser.add_argument("--moves", action="store_true", help="what it costs to move a block")
+    parser.add_argument(
+        "--perplexity",
+        type=int,
+        nargs="?",
+        const=4,
+        default=0,
+        metavar="PASSAGES",
+        help="what each type of KV cache costs, on 1,024 tokens of each passage (4)",
+    )
     return parser
 
 

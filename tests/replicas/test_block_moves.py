@@ -29,6 +29,17 @@ from tests.replicas.tiny_models import (
 NUM_SLOTS = 4
 PROMPT = random_prompts([18], seed=3)[0]
 
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
+    ),
+]
+
 blocks = st.integers(0, 5)
 slots = st.integers(0, NUM_SLOTS - 1)
 moves_of_any_kind = st.lists(
@@ -87,7 +98,9 @@ def fill(runner: ModelRunner, request: PagedRequest, end: int) -> None:
 def test_blocks_copied_out_and_into_others_give_the_same_logits(
     model: TinyModel, deterministic: bool, kv_cache_dtype: str
 ) -> None:
-    runner = model.runner(deterministic=deterministic, kv_cache_dtype=kv_cache_dtype)
+    runner = model.runner(
+        kernels="reference", deterministic=deterministic, kv_cache_dtype=kv_cache_dtype
+    )
     with_host(runner, num_slots=8)
     (request,) = paged_requests([PROMPT])
     fill(runner, request, 17)
@@ -103,7 +116,7 @@ def test_blocks_copied_out_and_into_others_give_the_same_logits(
 
 
 def test_a_copied_block_can_be_written_without_changing_the_other(model: TinyModel) -> None:
-    runner = model.runner()
+    runner = model.runner(kernels="reference")
     (request,) = paged_requests([PROMPT])
     fill(runner, request, 18)
     expected = runner.logits(batch_of([request.part(17, 18)]))
@@ -118,7 +131,7 @@ def test_a_copied_block_can_be_written_without_changing_the_other(model: TinyMod
 
 
 def test_a_slot_holds_the_bytes_that_the_layout_describes(model: TinyModel) -> None:
-    runner = model.runner()
+    runner = model.runner(kernels="reference")
     buffer = with_host(runner)
     layout = runner.layout
     (request,) = paged_requests([PROMPT])
@@ -133,7 +146,7 @@ def test_a_slot_holds_the_bytes_that_the_layout_describes(model: TinyModel) -> N
 
 
 def test_moves_are_timed_and_a_batch_of_them_alone_samples_nothing(model: TinyModel) -> None:
-    runner = model.runner()
+    runner = model.runner(kernels="reference")
     with_host(runner)
     calls: list[int] = []
     sampled = runner.run(only_moves([CopyOut(0, 0)]), lambda: calls.append(1))
@@ -145,7 +158,7 @@ def test_moves_are_timed_and_a_batch_of_them_alone_samples_nothing(model: TinyMo
 
 def test_a_move_to_host_memory_needs_a_host_buffer(model: TinyModel) -> None:
     with pytest.raises(AssertionError, match="without a host buffer"):
-        model.runner().run(only_moves([CopyOut(0, 0)]), ignore)
+        model.runner(kernels="reference").run(only_moves([CopyOut(0, 0)]), ignore)
 
 
 def moved_by_the_book(
@@ -163,25 +176,36 @@ def moved_by_the_book(
     return held, host
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @given(moves=moves_of_any_kind)
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_any_moves_leave_what_the_same_moves_leave_in_a_list(moves: list[BlockMove]) -> None:
+def test_any_moves_leave_what_the_same_moves_leave_in_a_list(
+    device: str, moves: list[BlockMove]
+) -> None:
     layers, count, tail = 2, 6, (3, 2, 5)
-    keys = torch.arange(layers * count * 30, dtype=torch.float32).view(layers, count, *tail)
+    keys = torch.arange(layers * count * 30, dtype=torch.float32, device=device)
+    keys = keys.view(layers, count, *tail)
     cache = KvCache(keys.clone(), -keys)
     copier = BlockCopier(cache)
     slot_bytes = 2 * layers * 30 * 4
     buffer = HostBuffer.create(num_slots=NUM_SLOTS, slot_bytes=slot_bytes)
     copier.bind_host_buffer(buffer)
-    held = torch.stack((keys, -keys)).permute(2, 0, 1, 3, 4, 5).reshape(count, -1).numpy()
+    held = by_block((keys, -keys))
     host = np.zeros((NUM_SLOTS, held.shape[1]), dtype=np.float32)
     expected, expected_host = moved_by_the_book(held, host, moves)
     copier.move(moves)()
-    now = torch.stack(cache.parts()).permute(2, 0, 1, 3, 4, 5).reshape(count, -1).numpy()
-    assert np.array_equal(now, expected)
+    assert np.array_equal(by_block(cache.parts()), expected)
     assert np.array_equal(buffer.slots.view(np.float32), expected_host)
     copier.close()
     buffer.close()
+
+
+def by_block(parts: Sequence[torch.Tensor]) -> np.ndarray:
+    """All numbers of each block, [blocks, numbers], parts one after another."""
+    held: np.ndarray = (
+        torch.stack(tuple(parts)).transpose(0, 2).transpose(1, 2).flatten(1).cpu().numpy()
+    )
+    return held
 
 
 def simulated() -> SimulatedRunner:
@@ -206,3 +230,19 @@ def test_the_simulated_runner_moves_what_its_tokens_depend_on() -> None:
     runner.run(batch_of([request.part(0, 17)]), ignore)
     without_last = replace(step, moves=tuple(moves[:-1]))
     assert runner.run(without_last, ignore).token_ids.tolist() != expected
+
+
+@given(moves=moves_of_any_kind)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_digests_move_as_blocks_do(moves: list[BlockMove]) -> None:
+    runner = simulated()
+    buffer = with_host(runner)
+    held = np.arange(6 * BLOCK_SIZE, dtype=np.uint64).reshape(6, BLOCK_SIZE)
+    runner._digests[:6] = held
+    host = np.zeros((NUM_SLOTS, BLOCK_SIZE), dtype=np.uint64)
+    expected, expected_host = moved_by_the_book(held, host, moves)
+    runner.run(only_moves(moves), ignore)
+    assert np.array_equal(runner._digests[:6], expected)
+    assert np.array_equal(buffer.slots.view(np.uint64), expected_host)
+    runner.close()
+    buffer.close()
