@@ -58,6 +58,16 @@ class DecoderStep:
     caches: Sequence[LayerCache]
 
 
+@dataclass(frozen=True, slots=True)
+class FusedSeconds:
+    """Seconds of the parts of layers, as replicas.kernels.timed names them."""
+
+    linear_s: float
+    attention_s: float
+    store_s: float
+    other_s: float
+
+
 class FusedLayers(Protocol):
     """The layers of one decoder, run several at a time."""
 
@@ -67,6 +77,10 @@ class FusedLayers(Protocol):
 
     def run(self, first: int, last: int) -> torch.Tensor:
         """Layers first to last in order; after the last one of all, [S, d], normed."""
+        ...
+
+    def take_seconds(self) -> FusedSeconds:
+        """What was spent inside since the last call."""
         ...
 
 

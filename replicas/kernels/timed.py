@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from replicas.batch import Batch
+from replicas.kernels.fused import CanFuse, DecoderParts, FloatLogits, FusedLayers
 from replicas.kernels.interface import AttentionShape, Kernels, LayerCache, PackedWeight
 
 
@@ -38,6 +39,7 @@ class TimedKernels:
     inner: Kernels
     clock: Callable[[], float] = time.perf_counter
     _times: StepBreakdown = field(default_factory=StepBreakdown)
+    _fused: FusedLayers | None = None
 
     @property
     def name(self) -> str:
@@ -57,7 +59,18 @@ class TimedKernels:
     def take(self) -> StepBreakdown:
         """What was measured since the last call."""
         taken, self._times = self._times, StepBreakdown()
+        if self._fused is not None:
+            inside = self._fused.take_seconds()
+            taken.linear_s += inside.linear_s
+            taken.attention_s += inside.attention_s
+            taken.store_s += inside.store_s
+            taken.other_s += inside.other_s
         return taken
+
+    def fuse(self, parts: DecoderParts) -> FusedLayers | None:
+        """The layers of the back end inside, which keep time themselves."""
+        self._fused = self.inner.fuse(parts) if isinstance(self.inner, CanFuse) else None
+        return self._fused
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """Not measured: it is part of loading."""
@@ -66,6 +79,13 @@ class TimedKernels:
     def linear(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         """Counts as linear_s."""
         with self._measured("linear_s"):
+            return self.inner.linear(x, packed)
+
+    def logits(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
+        """Counts as linear_s; float32 if the back end inside gives that."""
+        with self._measured("linear_s"):
+            if isinstance(self.inner, FloatLogits):
+                return self.inner.logits(x, packed)
             return self.inner.linear(x, packed)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -22,9 +22,9 @@ class OutputHead:
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """x [S, d] to [S, vocab] float32; of bfloat16 products the largest are made exact."""
-        if isinstance(self._kernels, FloatLogits):
-            return self._kernels.logits(x, self._packed)
-        logits = self._kernels.linear(x, self._packed)
+        kernels = self._kernels
+        product = kernels.logits if isinstance(kernels, FloatLogits) else kernels.linear
+        logits = product(x, self._packed)
         if logits.dtype != torch.bfloat16:
             return logits
         best = logits.amax(-1, keepdim=True)

@@ -4,8 +4,6 @@ Every result has bits that depend on its own row alone: products add up in the o
 attention merges fixed splits. So the deterministic mode is not a mode here, and costs nothing.
 """
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +12,9 @@ import torch
 from replicas.batch import Batch
 from replicas.kernels.cpu.huge_memory import HugeMemory
 from replicas.kernels.cpu.layers import CpuLayers
-from replicas.kernels.cpu.native import ISA_VARIABLE, choose_instruction_set, load_native
 from replicas.kernels.cpu.packed import PANEL, PackedLinear, row_tensors
 from replicas.kernels.fused import DecoderParts
-from replicas.kernels.interface import AttentionShape, Kernels, LayerCache
-from replicas.kernels.select import KernelsUnavailable
+from replicas.kernels.interface import AttentionShape, LayerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +136,3 @@ class CpuKernels:
             self.isa, x.contiguous(), total, weight.float(), eps
         )
         return normed
-
-
-def load_kernels(
-    dtype: torch.dtype, *, deterministic: bool, environ: Mapping[str, str] = os.environ
-) -> Kernels:
-    """Kernels for weights and activations of `dtype`; KernelsUnavailable says why not."""
-    if dtype not in (torch.bfloat16, torch.float32):
-        raise KernelsUnavailable(f"kernels=cpu: {dtype}: expected bfloat16 or float32")
-    native = load_native(environ)
-    isa = choose_instruction_set(native, environ.get(ISA_VARIABLE, ""))
-    return CpuKernels(native, isa, dtype, deterministic=deterministic)

@@ -9,11 +9,8 @@ from typing import Any
 import torch
 
 from replicas.kernels.cpu.packed import PackedLinear, row_tensors
-from replicas.kernels.fused import DecoderParts, DecoderStep, LayerParts
+from replicas.kernels.fused import DecoderParts, DecoderStep, FusedSeconds, LayerParts
 from replicas.kernels.interface import LayerCache
-
-# In the order of Phase on the C++ side.
-PHASES = ("qkv", "rotate", "attention", "output", "norm", "gate_up", "down")
 
 
 class CpuLayers:
@@ -48,9 +45,15 @@ class CpuLayers:
         normed: torch.Tensor = self._native.run(first, last)
         return normed
 
-    def take_seconds(self) -> dict[str, float]:
-        """Seconds of each phase since the last call."""
-        return dict(zip(PHASES, self._native.take_seconds(), strict=True))
+    def take_seconds(self) -> FusedSeconds:
+        """What was spent inside since the last call; SwiGLU is part of a product here."""
+        qkv, rotate, attention, output, norm, gate_up, down = self._native.take_seconds()
+        return FusedSeconds(
+            linear_s=qkv + output + gate_up + down,
+            attention_s=attention,
+            store_s=rotate,
+            other_s=norm,
+        )
 
 
 def _tensors(layer: LayerParts) -> list[torch.Tensor]:

@@ -1,7 +1,6 @@
 """The compiled library as Python sees it: loaded once, and which instruction set it shall use."""
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ log = logging.getLogger(__name__)
 ISA_VARIABLE = "PAGODA_CPU_ISA"
 
 
-def load_native(environ: Mapping[str, str] = os.environ) -> Any:
+def load_native(environ: Mapping[str, str]) -> Any:
     """torch.ops.pagoda_cpu, compiled first if need be; KernelsUnavailable says why not."""
     path = library(kernel_cache_dir(environ), environ)
     return _loaded(path)

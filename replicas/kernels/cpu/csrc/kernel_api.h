@@ -47,10 +47,10 @@ struct Heads {
   long window;  // 0: full attention
 };
 
-// Query tokens first to last of a row, for one KV head, over splits first_split to last_split.
-// part: where its unfinished result goes, or -1 if it sees all splits and can finish.
+// Query tokens first to last of a row, for KV heads first_head to last_head, over splits first_split
+// to last_split. part: where its unfinished result goes, or -1 if it sees all splits and can finish.
 struct AttentionItem {
-  int32_t row, kv_head, first, last, first_split, last_split, part;
+  int32_t row, first_head, last_head, first, last, first_split, last_split, part;
 };
 
 // Parts first to last of one token and KV head, to be merged in order.

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kVectors = kPanel / kLanes;
 constexpr long kItemRows = 192;  // rows of one work item, so that they stay in the second cache
-constexpr long kAhead = 32;      // steps to fetch ahead, 4 KiB
 
 // out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats.
 template <class E, int M>
@@ -21,8 +20,6 @@ void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float*
   VecF total[M][kVectors] = {};
   for (long step = 0; step < steps; ++step) {
     const uint32_t* words = panel + step * kPanel;
-    __builtin_prefetch(words + kAhead * kPanel);
-    __builtin_prefetch(words + kAhead * kPanel + 16);
     VecU weight[kVectors];
     for (int v = 0; v < kVectors; ++v) weight[v] = load<VecU>(words + v * kLanes);
 #pragma GCC unroll 12

@@ -85,7 +85,32 @@ PAGODA_INLINE VecF exponential(VecF x) {
   return x < -87.0f ? splat(0.0f) : result;
 }
 
-PAGODA_INLINE float exponential(float x) { return exponential(splat(x))[0]; }
+// 2^x to about 2 ulp; exactly 1 at 0, exactly 0 below -126 or so and at minus infinity.
+PAGODA_INLINE VecF power_of_two(VecF x) {
+  VecF bounded = larger(x, splat(-160.0f));
+#if defined(__AVX512F__)
+  VecF whole = (VecF)_mm512_roundscale_ps((__m512)bounded, _MM_FROUND_TO_NEAREST_INT);
+#else
+  const float magic = 12582912.0f;
+  VecF whole = (bounded + magic) - magic;
+#endif
+  VecF rest = bounded - whole;
+  VecF series = splat(1.3393414e-3f);
+  series = series * rest + 9.6185423e-3f;
+  series = series * rest + 5.5503324e-2f;
+  series = series * rest + 2.4022647e-1f;
+  series = series * rest + 6.9314718e-1f;
+  series = series * rest + 1.0f;
+#if defined(__AVX512F__)
+  return (VecF)_mm512_scalef_ps((__m512)series, (__m512)whole);
+#else
+  VecI exponent = ((VecI)(whole + magic) - (VecI)splat(magic)) << 23;
+  VecF result = (VecF)((VecI)series + exponent);
+  return bounded < -126.0f ? splat(0.0f) : result;
+#endif
+}
+
+PAGODA_INLINE float power_of_two(float x) { return power_of_two(splat(x))[0]; }
 
 // bf16: a word holds two elements.
 struct Bf16 {

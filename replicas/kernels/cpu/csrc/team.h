@@ -41,14 +41,15 @@ class Team {
       spins < kSpins ? relax() : static_cast<void>(sched_yield());
   }
 
-  // Take items first to last of the `total` of this phase; false if none are left. Large portions
-  // first, so that memory is read in order; small ones last, so that all threads end together.
-  PAGODA_INLINE bool claim(long total, long& first, long& last) {
+  // Take items first to last of the `total` of this phase, at most `most`; false if none are left.
+  // Large portions first, so that memory is read in order; small ones last, so that all threads end
+  // together.
+  PAGODA_INLINE bool claim(long total, long most, long& first, long& last) {
     long taken = __atomic_load_n(&next_, __ATOMIC_RELAXED);
     for (;;) {
       long left = total - taken;
       if (left <= 0) return false;
-      long portion = size_ == 1 ? left : left / (2 * size_);
+      long portion = left / (2 * size_) < most ? left / (2 * size_) : most;
       if (portion < 1) portion = 1;
       if (__atomic_compare_exchange_n(&next_, &taken, taken + portion, false, __ATOMIC_RELAXED,
                                       __ATOMIC_RELAXED)) {
@@ -60,9 +61,9 @@ class Team {
   }
 
   template <class Work>
-  PAGODA_INLINE void share(long total, Work work) {
+  PAGODA_INLINE void share(long total, Work work, long most = 1L << 62) {
     long first, last;
-    while (claim(total, first, last))
+    while (claim(total, most, first, last))
       for (long item = first; item < last; ++item) work(item);
     meet();
   }

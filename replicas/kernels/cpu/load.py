@@ -1,0 +1,24 @@
+"""Chooses what this back end computes with: an instruction set, and all of its parts or some."""
+
+from collections.abc import Mapping
+
+import torch
+
+from replicas.kernels.cpu.ablation import PartlyOff, switched_off
+from replicas.kernels.cpu.backend import CpuKernels
+from replicas.kernels.cpu.native import ISA_VARIABLE, choose_instruction_set, load_native
+from replicas.kernels.interface import Kernels
+from replicas.kernels.select import KernelsUnavailable
+
+
+def load_kernels(dtype: torch.dtype, *, deterministic: bool, environ: Mapping[str, str]) -> Kernels:
+    """Kernels for weights and activations of `dtype`; KernelsUnavailable says why not."""
+    if dtype not in (torch.bfloat16, torch.float32):
+        raise KernelsUnavailable(f"kernels=cpu: {dtype}: expected bfloat16 or float32")
+    off = switched_off(environ)
+    if off and deterministic:
+        raise KernelsUnavailable("kernels=cpu: parts cannot be off in deterministic mode")
+    native = load_native(environ)
+    isa = choose_instruction_set(native, environ.get(ISA_VARIABLE, ""))
+    own = CpuKernels(native, isa, dtype, deterministic=deterministic)
+    return PartlyOff(own, dtype, off) if off else own
