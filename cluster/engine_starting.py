@@ -6,6 +6,7 @@ from typing import Protocol
 from cluster.engine_supervisor import EngineHandle
 from replicas.config import EngineConfig
 from replicas.step_output import StepOutput
+from replicas.store_mover import StoreAccess
 
 
 class EngineStarter(Protocol):
@@ -17,8 +18,9 @@ class EngineStarter(Protocol):
         *,
         on_output: Callable[[StepOutput], None],
         on_exit: Callable[[str], None],
+        store: StoreAccess | None = None,
     ) -> EngineHandle:
-        """Start a core and wait until it can serve."""
+        """Start a core and wait until it can serve. store: where its blocks go beyond memory."""
         ...
 
 
@@ -27,9 +29,10 @@ def start_real_engine(
     *,
     on_output: Callable[[StepOutput], None],
     on_exit: Callable[[str], None],
+    store: StoreAccess | None = None,
 ) -> EngineHandle:
     """Start an engine core in a process of its own."""
     # Imported here because it loads torch, which only a replica's process should pay for.
     from replicas.engine_client import start_engine
 
-    return start_engine(config, on_output=on_output, on_exit=on_exit)
+    return start_engine(config, on_output=on_output, on_exit=on_exit, store=store)

@@ -16,6 +16,7 @@ from cluster.open_requests import Acknowledgement
 from cluster.peer_tls import PeerTls
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_service import ReplicaIdentity, ReplicaService
+from cluster.replica_store import ReplicaStore
 from cluster.token_stream_server import StreamBinding
 from cluster.worker_logging import log_to_stderr
 from replicas.request import EngineRequest
@@ -40,14 +41,16 @@ class Replica:
         limits = HealthLimits(
             stall_s=config.replica.stall_timeout_s, restart_s=config.replica.startup_timeout_s
         )
+        store = ReplicaStore(config.store)
         self._service = ReplicaService(
             _identity(config),
             start_engine=lambda on_output, on_exit: start_engine(
-                config.engine, on_output=on_output, on_exit=on_exit
+                config.engine, on_output=on_output, on_exit=on_exit, store=store.access
             ),
             binding=_binding(config),
             limits=limits,
             on_metrics=RayExport(),
+            store_stats=store.stats,
         )
         await self._service.start()
         # After the core was started: it keeps the normal priority.

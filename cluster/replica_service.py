@@ -17,6 +17,7 @@ from cluster.open_requests import Acknowledgement, OpenRequests
 from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
 from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
+from kvstore.store_stats import StoreStats
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
 from replicas.request import EngineRequest
@@ -48,7 +49,8 @@ class ReplicaService:
     A request is a call that stays open until it has ended (DESIGN 2.5): ending the call early
     cancels the request, and the engine frees its blocks within a step.
 
-    on_metrics: told of this replica's figures about once a second; must not block.
+    on_metrics: told of this replica's figures about once a second; must not block. store_stats: of
+    the block store's clients, if there is a store; must not wait for it.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class ReplicaService:
         binding: StreamBinding,
         limits: HealthLimits,
         on_metrics: Callable[[MetricReport], None] | None = None,
+        store_stats: Callable[[], StoreStats | None] = lambda: None,
     ) -> None:
         self._identity = identity
         self._totals = LifetimeTotals()
         self._metrics = ReplicaMetrics(replica_id=identity.replica_id, pool=identity.role)
         self._on_metrics = on_metrics
+        self._store_stats = store_stats
         self._metrics_task: asyncio.Task[None] | None = None
         self._requests = OpenRequests()
         self._stats = EngineStats()
@@ -215,7 +219,9 @@ class ReplicaService:
     async def _report_metrics(self) -> None:
         while True:
             report = self._metrics.report(
-                self._report(), num_coalesced_steps=self._stream.num_coalesced_steps
+                self._report(),
+                num_coalesced_steps=self._stream.num_coalesced_steps,
+                store=self._store_stats(),
             )
             self._stream.publish_metrics(report)
             if self._on_metrics is not None:

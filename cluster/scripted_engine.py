@@ -24,6 +24,7 @@ from replicas.request import (
     TokenEntry,
 )
 from replicas.step_output import StepOutput
+from replicas.store_mover import StoreAccess
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -305,8 +306,9 @@ class StartScriptedEngine:
         *,
         on_output: Callable[[StepOutput], None],
         on_exit: Callable[[str], None],
+        store: StoreAccess | None = None,
     ) -> ScriptedEngine:
-        """Start a core and wait until it can serve."""
+        """Start a core and wait until it can serve; it has no blocks to store."""
         return ScriptedEngine(self.script, config, on_output=on_output, on_exit=on_exit)
 
 

@@ -5,17 +5,12 @@ for it work; what it lacks bears the prefix pagoda. A name that is not defined h
 counted, and docs/metrics.md is made from this file.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from cluster.metrics.metric import IDENTITY_LABELS, Kind, Metric, Origin
+from cluster.metrics.metric import count as _count
+from cluster.metrics.metric import gauge as _gauge
+from cluster.metrics.tier_catalogue import TIER_METRICS
 
-Kind = Literal["counter", "gauge", "histogram"]
-Origin = Literal["gateway", "replica"]
-
-# Labels that every series of a process bears, before the metric's own.
-IDENTITY_LABELS: dict[Origin, tuple[str, ...]] = {
-    "gateway": ("gateway", "model_name"),
-    "replica": ("replica", "pool", "model_name"),
-}
+__all__ = ["CATALOGUE", "IDENTITY_LABELS", "METRICS", "Kind", "Metric", "Origin"]
 
 SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0),
@@ -34,35 +29,6 @@ PREEMPTIONS = (0.0, 1.0, 2.0, 3.0, 5.0, 10.0)
 RATIOS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One name. Counters are defined without `_total` and exposed with it.
-
-    moments: what is measured, as a difference of the moments that docs/metrics.md names; empty
-        for what is not a span of time. labels: the metric's own, beside those of its origin.
-    buckets: upper bounds of a histogram, without the infinite one.
-    """
-
-    name: str
-    kind: Kind
-    origin: Origin
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    moments: str = ""
-
-    @property
-    def exposed_name(self) -> str:
-        """The name in a query: with `_total` if it is a counter."""
-        return f"{self.name}_total" if self.kind == "counter" else self.name
-
-    @property
-    def every_label(self) -> tuple[str, ...]:
-        """The labels of its series, in the order of their values."""
-        return (*IDENTITY_LABELS[self.origin], *self.labels)
-
-
 def _span(name: str, help: str, moments: str, *labels: str) -> Metric:
     return Metric(name, "histogram", "gateway", "seconds", help, labels, SECONDS, moments)
 
@@ -70,14 +36,6 @@ def _span(name: str, help: str, moments: str, *labels: str) -> Metric:
 def _sizes(name: str, help: str, buckets: tuple[float, ...] = TOKENS) -> Metric:
     unit = "tokens" if buckets is TOKENS else ""
     return Metric(name, "histogram", "gateway", unit, help, buckets=buckets)
-
-
-def _count(origin: Origin, name: str, unit: str, help: str, *labels: str) -> Metric:
-    return Metric(name, "counter", origin, unit, help, labels)
-
-
-def _gauge(origin: Origin, name: str, unit: str, help: str, *labels: str) -> Metric:
-    return Metric(name, "gauge", origin, unit, help, labels)
 
 
 # What a client feels, observed by the gateway that serves it. "Request" means one choice.
@@ -187,8 +145,45 @@ _GATEWAY = (
         "gateway",
         "pagoda:router_decisions",
         "decisions",
-        "Choices of a replica, by the policy that made them or by why there was no choice.",
+        "Choices of a replica, by what decided, or by why there was no choice.",
         "reason",
+    ),
+    _count(
+        "gateway",
+        "pagoda:routed_prompt_blocks",
+        "blocks",
+        "Full blocks of the prompts that were sent to a replica by a policy that looks at hits.",
+    ),
+    _count(
+        "gateway",
+        "pagoda:routed_hit_blocks",
+        "blocks",
+        "Those of them that the chosen replica was believed to hold.",
+    ),
+    _gauge(
+        "gateway",
+        "pagoda:prefix_index_blocks",
+        "blocks",
+        "Distinct blocks of all prefix caches that the gateway knows of.",
+    ),
+    _gauge(
+        "gateway",
+        "pagoda:prefix_index_inexact_replicas",
+        "replicas",
+        "Replicas whose prefix cache the gateway does not know exactly.",
+    ),
+    _count(
+        "gateway",
+        "pagoda:prefix_index_repairs",
+        "repairs",
+        "Gaps and resets in what replicas told, and snapshots that repaired them, by kind.",
+        "kind",
+    ),
+    _count(
+        "gateway",
+        "pagoda:prefix_index_dropped_blocks",
+        "blocks",
+        "Blocks that were not remembered since max_index_blocks was reached.",
     ),
     _count(
         "gateway",
@@ -379,5 +374,5 @@ _REPLICA = (
     ),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*_REQUESTS, *_GATEWAY, *_ENGINE, *_REPLICA)
+CATALOGUE: tuple[Metric, ...] = (*_REQUESTS, *_GATEWAY, *_ENGINE, *TIER_METRICS, *_REPLICA)
 METRICS: dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

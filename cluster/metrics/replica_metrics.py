@@ -6,7 +6,9 @@ from collections.abc import Callable
 from cluster.metrics.figures import Figures
 from cluster.metrics.loop_lag import LoopLag
 from cluster.metrics.metric_report import MetricReport
+from cluster.metrics.tier_metrics import show_store, show_tiers
 from cluster.stream_codec import EngineReport
+from kvstore.store_stats import StoreStats
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
 
@@ -78,9 +80,20 @@ class ReplicaMetrics:
         """The next core counts its steps from one."""
         self._last_step = 0
 
-    def report(self, report: EngineReport, *, num_coalesced_steps: int) -> MetricReport:
-        """All figures now. report: what the replica says of itself, totals over all its cores."""
+    def report(
+        self,
+        report: EngineReport,
+        *,
+        num_coalesced_steps: int,
+        store: StoreStats | None = None,
+    ) -> MetricReport:
+        """All figures now. report: what the replica says of itself, totals over all its cores.
+
+        store: what its block store's clients say, over all of them; None without a store.
+        """
         self._show_engine(report.stats)
+        if store is not None:
+            show_store(self._figures, store)
         counter = self._figures.counter
         counter("pagoda:token_stream_coalesced_steps").advance_to(num_coalesced_steps)
         counter("pagoda:engine_core_restarts").advance_to(max(0, report.epoch - 1))
@@ -94,7 +107,7 @@ class ReplicaMetrics:
         counter, show = self._figures.counter, self._figures.set
         for name, total in _TOTALS:
             counter(name).advance_to(getattr(stats, total))
-        counter("pagoda:preemption_decisions", "recompute").advance_to(stats.preemptions_total)
+        show_tiers(self._figures, stats)
         for how in ("finished", "cancelled", "refused"):
             total = getattr(stats, f"{how}_total")
             counter("pagoda:engine_requests_ended", how).advance_to(total)

@@ -6,6 +6,7 @@ nothing but Python; tests check that the files are what this makes, and that eve
 
 from pathlib import Path
 
+import tier_panels
 from grafana import ALL_MODELS, ONE_REPLICA, Board, Panel, mean, quantile, quantiles, rate, render
 
 FOLDER = Path(__file__).parent
@@ -37,7 +38,13 @@ def replica() -> Board:
             ("model", "label_values(vllm:num_requests_running, model_name)"),
             ("replica", 'label_values(vllm:num_requests_running{model_name=~"$model"}, replica)'),
         ],
-        rows=[("Batch", _batch()), ("KV cache", _kv_cache()), ("Process", _process())],
+        rows=[
+            ("Batch", _batch()),
+            ("KV cache", _kv_cache()),
+            ("Host memory", tier_panels.host_memory()),
+            ("Block store", tier_panels.store()),
+            ("Process", _process()),
+        ],
     )
 
 
@@ -186,6 +193,23 @@ def _gateways() -> list[Panel]:
             [("{{reason}}", rate("pagoda:router_decisions_total", by="reason"))],
             stacked=True,
         ),
+        Panel(
+            "Prefix blocks routed to their holder",
+            [
+                ("prompt", rate("pagoda:routed_prompt_blocks_total")),
+                ("hit", rate("pagoda:routed_hit_blocks_total")),
+            ],
+        ),
+        Panel(
+            "Prefix index",
+            [
+                ("{{gateway}} blocks", f"pagoda:prefix_index_blocks{{{ALL_MODELS}}}"),
+                ("{{gateway}} inexact", f"pagoda:prefix_index_inexact_replicas{{{ALL_MODELS}}}"),
+                ("{{kind}}", rate("pagoda:prefix_index_repairs_total", by="kind")),
+                ("dropped blocks", rate("pagoda:prefix_index_dropped_blocks_total")),
+            ],
+        ),
+        Panel("Failovers", [("{{reason}}", rate("pagoda:failovers_total", by="reason"))]),
         Panel(
             "Token streams",
             [

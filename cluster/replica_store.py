@@ -1,0 +1,54 @@
+"""The block store of one replica: opened anew for each engine core, counted over all of them."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import get_args
+
+from kvstore.block_store import BlockLayout, BlockStore
+from kvstore.config import StoreConfig
+from kvstore.redis_block_store import open_redis_block_store
+from kvstore.store_stats import Count, StoreStats
+from replicas.store_mover import StoreAccess
+
+_COUNTS = get_args(Count)
+
+
+class ReplicaStore:
+    """Opens the store that the settings name, for whatever layout an engine turns out to have."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        *,
+        open_store: Callable[..., BlockStore] = open_redis_block_store,
+    ) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._store: BlockStore | None = None
+        self._before: Counter[str] = Counter()
+        self._errors_before: Counter[str] = Counter()
+
+    @property
+    def access(self) -> StoreAccess | None:
+        """What an engine is given; None where no server was named."""
+        if not self._config.redis_url:
+            return None
+        return StoreAccess(self._open, self._config.store_fetch_timeout_s)
+
+    def stats(self) -> StoreStats | None:
+        """The newest store's figures, with counts over all of them; None before the first."""
+        if self._store is None:
+            return None
+        now = self._store.stats()
+        counts = {name: self._before[name] + getattr(now, name) for name in _COUNTS}
+        errors = dict(self._errors_before + Counter(now.errors))
+        return replace(now, **counts, errors=errors)
+
+    def _open(self, layout: BlockLayout) -> BlockStore:
+        if self._store is not None:
+            last = self._store.stats()
+            self._before.update({name: getattr(last, name) for name in _COUNTS})
+            self._errors_before.update(last.errors)
+        self._store = self._open_store(self._config, layout=layout)
+        return self._store
