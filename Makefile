@@ -32,7 +32,7 @@ help: ## Say what there is
 serve: $(RUNTIME) ## Serve the demo model, or whatever ARGS says
 	@exec $(BIN)/pagoda serve $(ARGS)
 
-# Two at a time: types take one core while the tests, which measure time, have another to themselves.
+# Two at a time, and the tests by two: linting and types are done long before they are.
 check: $(DEV) ## Format, lint, types, import floors, fast tests
 	@$(MAKE) -j2 --output-sync=target --no-print-directory format-check lint types floors fast-tests
 
@@ -54,7 +54,7 @@ floors:
 
 fast-tests:
 	$(PHASE) "fast tests"
-	@$(BIN)/python -m pytest -q -m "$(FAST)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(FAST)"
 
 test: check ## check, then the tests that need Valkey, Ray or the whole service
 	$(PHASE) "tests with services"
