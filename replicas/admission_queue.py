@@ -63,7 +63,11 @@ class AdmissionQueue:
         ]
         for state in choices:
             state.siblings = choices if len(choices) > 1 else ()
-            self._append(state)
+            # A search begins with one beam, from which the others branch.
+            if request.sampling.beam is not None and state.choice:
+                state.is_parked = True
+            else:
+                self._append(state)
         return choices
 
     def readmit(self, request: RequestState) -> None:

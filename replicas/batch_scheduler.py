@@ -76,6 +76,7 @@ class BatchScheduler:
         if self.totals.preemptions == preemptions_before:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
+        self._make_way(plan, now)
         moves = self._memory.take_moves()
         self.totals.copied_blocks = self._memory.num_copied_blocks
         if not len(plan) and not moves:
@@ -95,6 +96,33 @@ class BatchScheduler:
         elif len(request.tokens) // self._config.block_size > request.num_published:
             self._publish(request, request.num_planned)
 
+    def park(self, request: RequestState) -> None:
+        """A beam ended without a branch: its choice gives back all it has, but is not over."""
+        if request.slot is None:
+            self._queue.remove(request)
+        else:
+            self._release(request)
+        self.tiers.forget(request)
+        request.is_parked = True
+        request.is_held = False
+        request.num_unresolved = 0
+
+    def fork(self, request: RequestState, source: RequestState, now: float) -> None:
+        """A parked choice goes on from all that `source` knows, with its blocks if it runs."""
+        assert request.is_parked
+        request.is_parked = False
+        request.tokens = list(source.tokens)
+        request.names = list(source.names)
+        request.num_unresolved = source.num_unresolved
+        request.num_cached_tokens = source.num_cached_tokens
+        request.mark(scheduled_at=now)
+        if source.is_running and self._memory.tables.num_free_slots:
+            self._running[request] = None
+            self._memory.start(request, self._memory.all_of(source))
+            self.totals.forks += 1
+        else:
+            self._queue.readmit(request)
+
     def finish(self, request: RequestState, reason: FinishReason, now: float) -> None:
         """End a request wherever it is; its blocks can be handed out at once.
 
@@ -103,7 +131,9 @@ class BatchScheduler:
         """
         assert request.finish_reason is None, "a request ends once"
         unwanted = self.tiers.ending(request, now)
-        if request.slot is None:
+        if request.is_parked:
+            request.is_parked = False
+        elif request.slot is None:
             self._queue.remove(request)
         else:
             self._release(request)
@@ -216,15 +246,29 @@ class BatchScheduler:
 
     # Preemption.
 
+    def _make_way(self, plan: StepPlan, now: float) -> None:
+        """Beams that only wait for a sibling without room give up theirs, one after the other.
+
+        Otherwise nothing would ever run again: the sibling waits for their blocks, they for it.
+        """
+        while not len(plan) and self._running and len(self._queue):
+            if not all(request.is_held for request in self._running):
+                return
+            self._preempt(self._victim())
+            self._plan_admissions(plan, now)
+
+    def _victim(self) -> RequestState:
+        return choose_victim(
+            self._running,
+            block_size=self._config.block_size,
+            is_shared=lambda block: self._allocator.ref_count(block) > 1,
+            max_preemptions=self._config.max_preemptions,
+        )
+
     def _grow(self, request: RequestState, num_tokens: int) -> bool:
         """Make room for more tokens, preempting others if need be; False if it lost its place."""
         while not self._memory.has_room(request, num_tokens):
-            victim = choose_victim(
-                self._running,
-                block_size=self._config.block_size,
-                is_shared=lambda block: self._allocator.ref_count(block) > 1,
-                max_preemptions=self._config.max_preemptions,
-            )
+            victim = self._victim()
             self._preempt(victim)
             if victim is request:
                 return False

@@ -26,6 +26,8 @@ class RequestState:
     announced as going to be computed. num_promised: blocks that admission counted on for its
     known tokens and that it has not taken yet.
     siblings: all choices of its request, itself among them; none once it ended.
+    is_parked: it carries no beam of its request's search now, and neither waits nor runs.
+    is_held: its last step is computed, but its next token depends on siblings that are not.
     has_shared_tail: others may hold its part-filled last block, which is then copied before it
     writes there.
     """
@@ -36,6 +38,8 @@ class RequestState:
         "choice",
         "finish_reason",
         "has_shared_tail",
+        "is_held",
+        "is_parked",
         "max_known",
         "names",
         "num_announced",
@@ -83,6 +87,8 @@ class RequestState:
         self.pending_since: float | None = None
         self.siblings: Sequence[RequestState] = ()
         self.has_shared_tail = False
+        self.is_parked = False
+        self.is_held = False
         self.slot: int | None = None
         self.finish_reason: FinishReason | None = None
         self._timeline = Timeline(arrived_at, received_at=received_at)

@@ -4,6 +4,7 @@ Per-step latency is user-visible (lecture 10, 10.1), so whatever a step produced
 """
 
 from replicas.batch import Sampled
+from replicas.beam_group import Output
 from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry, TokenLogprob
 from replicas.request_state import RequestState
 
@@ -40,7 +41,7 @@ class TokenStream:
         self._entries: list[TokenEntry] = []
 
     def admitted(self, request: EngineRequest) -> None:
-        """The request waits for its first step."""
+        """The request waits for its first step, or goes on with nothing to tell yet."""
         self._entries.append(TokenEntry(request.request_id, request.attempt, choice=0, index=0))
 
     def refused(self, request: EngineRequest, refusal: Refusal) -> None:
@@ -81,6 +82,23 @@ class TokenStream:
                 num_cached_tokens=request.num_cached_tokens,
                 timeline=request.timeline if is_first or end is not None else None,
                 logprobs=() if logprob is None else (logprob,),
+            )
+        )
+
+    def output(self, request: RequestState, output: Output) -> None:
+        """A choice of a search is known, from its first token to its end."""
+        self._entries.append(
+            TokenEntry(
+                request.origin.request_id,
+                request.origin.attempt,
+                request.choice,
+                0,
+                token_ids=output.token_ids,
+                finish_reason=output.reason,
+                stop_token_id=output.stop_token_id,
+                num_cached_tokens=request.num_cached_tokens,
+                timeline=request.timeline,
+                logprobs=output.logprobs,
             )
         )
 

@@ -143,10 +143,14 @@ class BlockTiers:
 
     # When a request ends.
 
-    def ending(self, request: RequestState, now: float) -> Sequence[int]:
-        """Before an ended request's blocks are taken: those that should be reused first."""
+    def forget(self, request: RequestState) -> None:
+        """What was kept or is fetched for a waiting request is not wanted any more."""
         self._swapping.forget(request)
         self._fetches.forget(request)
+
+    def ending(self, request: RequestState, now: float) -> Sequence[int]:
+        """Before an ended request's blocks are taken: those that should be reused first."""
+        self.forget(request)
         session_id = request.origin.session_id
         if session_id is None or not request.is_running or not self._tier.num_slots:
             return ()

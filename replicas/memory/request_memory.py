@@ -80,6 +80,10 @@ class RequestMemory:
             named.next_is_pending or self._is_coming(request, siblings, num_tokens),
         )
 
+    def all_of(self, source: RequestState) -> FoundPrefix:
+        """Everything that a running choice has computed, for one that goes on from there."""
+        return self._fork_of(source, source.num_planned)
+
     def fits(self, request: RequestState, found: FoundPrefix, *, is_alone: bool) -> bool:
         """Whether its known tokens and some headroom fit above the watermark.
 

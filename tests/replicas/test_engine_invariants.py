@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replicas.engine import Engine
 from replicas.engine_commands import Cancel, ClearCache, FinishChoice
-from replicas.request import EngineRequest, FinishReason
+from replicas.request import BeamSearch, EngineRequest, FinishReason
 from replicas.step_output import StepOutput
 from tests.replicas.engine_harness import (
     VOCAB_SIZE,
@@ -63,11 +63,14 @@ class Traffic:
         request_id = f"r{len(self.sent)}"
         shared = prompt(self.rng.choice([0, 8, 16]), seed=self.rng.randint(0, 1))
         own = [self.rng.randrange(VOCAB_SIZE) for _ in range(self.rng.randint(1, 18))]
+        num_choices = self.rng.choice([1, 1, 1, 3])
+        has_beams = num_choices > 1 and self.rng.random() < 0.3
         self.sent[request_id] = request(
             request_id,
             [*shared, *own],
             max_tokens=self.rng.randint(1, 20),
-            num_choices=self.rng.choice([1, 1, 1, 3]),
+            num_choices=num_choices,
+            beam=BeamSearch() if has_beams else None,
             priority=self.rng.randint(0, 2),
             seed=self.rng.randint(0, 3),
             queue_timeout_s=self.rng.choice([None, None, 1.0]),
