@@ -98,6 +98,7 @@ def _config(options: argparse.Namespace, model: PreparedModel) -> EngineConfig:
         model=model.folder,
         scheduler=scheduler,
         dtype=options.dtype,
+        kv_cache_dtype=options.kv_cache_dtype,
         kernels=options.kernels,
         deterministic=options.deterministic,
         num_threads=options.threads,
@@ -128,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-cache-memory-bytes", type=int, default=2 << 30)
     parser.add_argument("--threads", type=int, default=0, help="0 means every core")
     parser.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="auto, bf16, int8 or fp8")
     parser.add_argument("--kernels", default="auto", help="auto, reference, cpu or triton")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--no-async-scheduling", action="store_true")

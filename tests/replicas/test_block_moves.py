@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replicas.batch import Batch, BlockMove, CopyBlock, CopyIn, CopyOut
 from replicas.block_copier import BlockCopier
+from replicas.kernels.select import KernelsUnavailable
 from replicas.kv_cache import KvCache
 from replicas.memory.host_buffer import HostBuffer
 from replicas.model_runner import ModelRunner
@@ -143,6 +144,30 @@ def test_a_slot_holds_the_bytes_that_the_layout_describes(model: TinyModel) -> N
         assert np.array_equal(values[layer], cache.values[request.blocks[0]].numpy())
     assert layout.payload_bytes == runner.block_bytes
     assert not buffer.slots[[0, 2, 3]].any()
+
+
+@pytest.mark.slow
+def test_blocks_of_one_back_end_can_be_read_by_another(model: TinyModel) -> None:
+    try:
+        runners = [model.runner(kernels=kernels) for kernels in ("reference", "cpu")]
+    except KernelsUnavailable as error:
+        pytest.skip(str(error))
+    assert runners[0].layout == runners[1].layout
+    (request,) = paged_requests([PROMPT])
+    logits = []
+    for first, second in (runners, runners[::-1]):
+        buffer = with_host(first, num_slots=8)
+        second.bind_host_buffer(buffer)
+        fill(first, request, 17)
+        out = [CopyOut(block, slot) for slot, block in enumerate(request.blocks)]
+        first.run(only_moves(out), ignore)
+        moved = elsewhere(request)
+        back = [CopyIn(slot, block) for slot, block in enumerate(moved.blocks)]
+        second.run(only_moves(back), ignore)
+        logits.append(second.logits(batch_of([moved.part(17, 18)])))
+    own = model.own_logits(PROMPT)[-1:]
+    for ours in logits:
+        torch.testing.assert_close(ours, own, atol=1e-3, rtol=0)
 
 
 def test_moves_are_timed_and_a_batch_of_them_alone_samples_nothing(model: TinyModel) -> None:

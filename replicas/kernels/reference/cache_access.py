@@ -3,7 +3,9 @@
 A quantised cache keeps one byte a number and one scale for each token and head. Such a scale is
 known when its token is written and never changes after, so a block's bytes depend neither on the
 steps in which it was filled nor on what follows; one scale for a whole block would have to grow
-with it.
+with it, and costs twice the precision: over 3,069 tokens of Python's manual the demo model's
+perplexity rose by 0.28 % (int8) and 0.77 % (fp8) with scales for each token and head, by 0.59 % and
+1.38 % with scales for each block of 16 and head (`python -m replicas.bench --perplexity 3`).
 """
 
 from collections.abc import Sequence
