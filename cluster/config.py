@@ -26,7 +26,8 @@ class GatewayConfig:
     api_keys: each of these opens every route but /health, /version and the page's own files, which
         are open; empty means open to all.
     max_body_bytes: a larger request body is answered with 413.
-    max_num_choices: largest n of one request.
+    max_num_choices: largest n or best_of of one request.
+    max_logprobs: most likely tokens that may be asked for beside each token.
     max_prompts: most prompts in one call of /v1/completions.
     max_stop_strings: most stop strings of one request.
     body_timeout_s: longest time that a request body may take to arrive (408).
@@ -44,6 +45,7 @@ class GatewayConfig:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     max_body_bytes: int = 4 * 1024 * 1024
     max_num_choices: int = 128
+    max_logprobs: int = 20
     max_prompts: int = 256
     max_stop_strings: int = 16
     body_timeout_s: float = 30.0
@@ -62,8 +64,9 @@ class GatewayConfig:
         for name in ("num_gateways", "max_body_bytes", "max_num_choices", "max_prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
-        if self.max_stop_strings < 0:
-            raise ValueError(f"max_stop_strings={self.max_stop_strings}: expected 0 or more")
+        for name in ("max_stop_strings", "max_logprobs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
         for name in ("body_timeout_s", "admission_timeout_s", "keep_alive_s", "max_silence_s"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")

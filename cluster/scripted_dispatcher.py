@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cluster.dispatch import ClusterHealth
 from cluster.errors import DispatchError, ReplicaLost
-from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry
+from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Script:
     expiry: the refusal that an admitted request gets instead of tokens.
     lost_after_tokens: the replica is lost when each choice has this many tokens.
     silent_after_tokens: nothing comes any more when each choice has this many tokens.
+    logprobs: of each choice's tokens, for a request that asks; the likeliest ones have the ids
+        from the token's own on, each twice as far from 0 as the one before.
     """
 
     token_ids: tuple[tuple[int, ...], ...] = ((0,),)
@@ -38,6 +40,7 @@ class Script:
     expiry: Refusal | None = None
     lost_after_tokens: int | None = None
     silent_after_tokens: int | None = None
+    logprobs: tuple[float, ...] = (-1.0,)
 
 
 class ScriptedFeed:
@@ -118,6 +121,20 @@ class ScriptedFeed:
             finish_reason=reason,
             stop_token_id=stop_token_id,
             num_cached_tokens=script.num_cached_tokens if index == 0 else 0,
+            logprobs=self._logprobs(choice, token_ids, stop_token_id),
+        )
+
+    def _logprobs(
+        self, choice: int, token_ids: tuple[int, ...], stop_token_id: int | None
+    ) -> tuple[TokenLogprob, ...]:
+        asked = self._request.sampling.num_logprobs
+        if asked is None:
+            return ()
+        own = self._script.logprobs[choice % len(self._script.logprobs)]
+        sampled = token_ids if stop_token_id is None else (*token_ids, stop_token_id)
+        return tuple(
+            TokenLogprob(own, tuple((token_id + i, own * 2 ** (i - asked)) for i in range(asked)))
+            for token_id in sampled
         )
 
 

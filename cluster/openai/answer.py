@@ -125,7 +125,7 @@ class GenerationAnswer(Response):
             news = self._news(send)
 
     def _news(self, send: WatchedSend) -> tuple[int, bool]:
-        return self._generation.num_completion_tokens, send.is_waiting
+        return self._generation.num_entries, send.is_waiting
 
     async def _run(self, send: WatchedSend) -> None:
         try:

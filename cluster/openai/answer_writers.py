@@ -1,5 +1,6 @@
 """The two forms of an answer: one JSON body when all is done, or a frame for each piece of news."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from cluster.openai.responses import (
     PromptTokensDetails,
     ResponseIdentity,
     Usage,
+)
+from cluster.openai.token_logprobs import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    LogprobShape,
+    ScoredToken,
 )
 
 _EVENT_STREAM_HEADERS = [
@@ -45,10 +52,11 @@ def usage_of(generation: Generation) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class FinishedChoice:
-    """The whole text of a choice and why it ended."""
+    """The whole text of a choice, why it ended, and its tokens' log probabilities if asked for."""
 
     text: str
     end: ChoiceEnd
+    logprobs: ChatLogprobs | CompletionLogprobs | None = None
 
 
 class BodyMaker(Protocol):
@@ -69,7 +77,7 @@ def chat_body(
         ChatChoice(
             index=index,
             message=ChatReply("assistant", choice.text),
-            logprobs=None,
+            logprobs=choice.logprobs if isinstance(choice.logprobs, ChatLogprobs) else None,
             finish_reason=choice.end.finish_reason,
             stop_reason=choice.end.stop_reason,
         )
@@ -94,7 +102,7 @@ def completion_body(
         CompletionChoice(
             index=index,
             text=choice.text,
-            logprobs=None,
+            logprobs=choice.logprobs if isinstance(choice.logprobs, CompletionLogprobs) else None,
             finish_reason=choice.end.finish_reason,
             stop_reason=choice.end.stop_reason,
         )
@@ -112,23 +120,41 @@ def completion_body(
 
 
 class WholeWriter:
-    """Collects every choice, then sends one JSON body."""
+    """Collects every choice, then sends one JSON body with those that the client gets.
 
-    def __init__(self, identity: ResponseIdentity, make_body: BodyMaker) -> None:
+    logprobs: how to show log probabilities; None if the client did not ask.
+    """
+
+    def __init__(
+        self,
+        identity: ResponseIdentity,
+        make_body: BodyMaker,
+        *,
+        logprobs: LogprobShape | None = None,
+    ) -> None:
         self._identity = identity
         self._make_body = make_body
+        self._logprobs = logprobs
 
     async def write(self, generation: Generation, send: Send) -> None:
         """Send nothing until every choice has ended."""
-        pieces: list[list[str]] = [[] for _ in range(generation.plan.num_choices)]
+        pieces: defaultdict[int, list[str]] = defaultdict(list)
+        tokens: defaultdict[int, list[ScoredToken]] = defaultdict(list)
         ends: dict[int, ChoiceEnd] = {}
         async with aclosing(generation.deltas()) as deltas:
             async for delta in deltas:
                 pieces[delta.choice].append(delta.text)
+                tokens[delta.choice].extend(delta.tokens)
                 if delta.end is not None:
                     ends[delta.choice] = delta.end
+        shape = self._logprobs
         choices = [
-            FinishedChoice("".join(texts), ends[index]) for index, texts in enumerate(pieces)
+            FinishedChoice(
+                "".join(pieces[number]),
+                ends[number],
+                None if shape is None else shape(number, tokens[number]),
+            )
+            for number in generation.shown_choices()
         ]
         body = self._make_body(self._identity, choices, usage_of(generation))
         await _send_whole(send, 200, orjson.dumps(body))
@@ -145,11 +171,19 @@ class StreamWriter:
     """Sends each piece of news as it comes.
 
     The headers wait for the first news (or the first keep-alive), so that what fails before the
-    first token is answered with its true status.
+    first token is answered with its true status. logprobs: as in WholeWriter.
     """
 
-    def __init__(self, frames: EventFrames, *, include_usage: bool, continuous_usage: bool) -> None:
+    def __init__(
+        self,
+        frames: EventFrames,
+        *,
+        include_usage: bool,
+        continuous_usage: bool,
+        logprobs: LogprobShape | None = None,
+    ) -> None:
         self._frames = frames
+        self._logprobs = logprobs
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
         self._opened: set[int] = set()
@@ -172,7 +206,10 @@ class StreamWriter:
         if delta.choice not in self._opened:
             self._opened.add(delta.choice)
             body = self._frames.opening(delta.choice, usage)
-        if delta.text:
+        if self._logprobs is not None and delta.tokens:
+            logprobs = self._logprobs(delta.choice, delta.tokens)
+            body += self._frames.text(delta.choice, delta.text, usage, logprobs)
+        elif delta.text:
             body += self._frames.text(delta.choice, delta.text, usage)
         if delta.end is not None:
             body += self._frames.finish(delta.choice, delta.end, usage)

@@ -56,3 +56,10 @@ class ChatRequest(SamplingFields):
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     parallel_tool_calls: bool | None = None
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, description="only with logprobs")
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens to show beside each token; None shows no log probabilities."""
+        return self.top_logprobs if self.logprobs else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.errors import ReplicaLost, RequestRefused
+from cluster.openai.token_logprobs import ScoredToken
 from cluster.text.detokenizer import IncrementalDetokenizer
 from cluster.text.stop_strings import StopStringScanner
 from replicas.request import FinishReason, TokenEntry
@@ -42,9 +43,19 @@ class ChoiceText:
     """One choice: tokens in, sendable text out, held back while it may be part of a stop string.
 
     num_tokens: output tokens so far, a sampled end token included. end: set once, by `push`.
+    sum_logprobs: of the tokens that came with log probabilities.
     """
 
-    __slots__ = ("_detokenizer", "_rules", "_scanner", "end", "num_cached_tokens", "num_tokens")
+    __slots__ = (
+        "_detokenizer",
+        "_rules",
+        "_scanner",
+        "_scored",
+        "end",
+        "num_cached_tokens",
+        "num_tokens",
+        "sum_logprobs",
+    )
 
     def __init__(self, detokenizer: IncrementalDetokenizer, rules: TextRules) -> None:
         self._detokenizer = detokenizer
@@ -59,6 +70,8 @@ class ChoiceText:
         )
         self.num_tokens = 0
         self.num_cached_tokens = 0
+        self.sum_logprobs = 0.0
+        self._scored: list[ScoredToken] = []
         self.end: ChoiceEnd | None = None
 
     def push(self, entry: TokenEntry) -> tuple[str, ChoiceEnd | None]:
@@ -72,10 +85,30 @@ class ChoiceText:
             f"{entry.request_id}: index={entry.index} after {self.num_tokens} tokens"
         )
         self.num_cached_tokens = max(self.num_cached_tokens, entry.num_cached_tokens)
+        num_before = self.num_tokens
         text = self._text_of(entry.token_ids) if entry.token_ids else ""
+        if entry.logprobs:
+            self._score(entry, self.num_tokens - num_before)
         if entry.finish_reason is not None and self.end is None:
             text += self._finish(entry, entry.finish_reason)
         return text, self.end
+
+    def take_scored(self) -> tuple[ScoredToken, ...]:
+        """Tokens of the answer that came with log probabilities since the last call."""
+        scored = tuple(self._scored)
+        self._scored.clear()
+        return scored
+
+    def _score(self, entry: TokenEntry, num_taken: int) -> None:
+        """num_taken: tokens of the entry before the end of the text."""
+        taken = entry.logprobs[:num_taken]
+        self._scored.extend(map(ScoredToken, entry.token_ids, taken))
+        if entry.stop_token_id is not None and self.end is None:
+            stop = entry.logprobs[len(entry.token_ids)]
+            taken = (*taken, stop)
+            if self._rules.include_stop_str_in_output:
+                self._scored.append(ScoredToken(entry.stop_token_id, stop))
+        self.sum_logprobs += sum(each.logprob for each in taken)
 
     def _text_of(self, token_ids: tuple[int, ...]) -> str:
         if self._scanner is None:

@@ -41,5 +41,10 @@ class CompletionRequest(SamplingFields):
             _prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
         ),
     ]
-    best_of: int = Field(default=1, ge=1)
+    logprobs: int | None = Field(default=None, ge=0)
     add_special_tokens: bool = True
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens to show beside each token; 0 shows the token's own figure alone."""
+        return self.logprobs

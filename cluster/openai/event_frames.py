@@ -11,7 +11,11 @@ import orjson
 from cluster.openai.api_error import ErrorBody
 from cluster.openai.choice_text import ChoiceEnd
 from cluster.openai.responses import ResponseIdentity, Usage
+from cluster.openai.token_logprobs import ChatLogprobs, CompletionLogprobs
 
+Logprobs = ChatLogprobs | CompletionLogprobs
+
+_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}'
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -28,8 +32,10 @@ class EventFrames(Protocol):
         """What comes before the first text of a choice; may be empty."""
         ...
 
-    def text(self, choice: int, text: str, usage: Usage | None) -> bytes:
-        """New text of a choice."""
+    def text(
+        self, choice: int, text: str, usage: Usage | None, logprobs: Logprobs | None = None
+    ) -> bytes:
+        """New text of a choice, with the log probabilities of its tokens if they were asked for."""
         ...
 
     def finish(self, choice: int, end: ChoiceEnd, usage: Usage | None) -> bytes:
@@ -64,6 +70,13 @@ class _FrameParts:
         return b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
 
 
+def _open_ending(logprobs: Logprobs | None) -> bytes:
+    """What follows the text of a choice that goes on."""
+    if logprobs is None:
+        return _NO_LOGPROBS
+    return b',"logprobs":' + orjson.dumps(logprobs) + b',"finish_reason":null}'
+
+
 def _ending(end: ChoiceEnd) -> bytes:
     ending = {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
     return b',"logprobs":null,' + orjson.dumps(ending)[1:]
@@ -83,9 +96,11 @@ class ChatFrames:
         role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
         return self._parts.choice_heads[choice] + role + self._parts.tail(usage)
 
-    def text(self, choice: int, text: str, usage: Usage | None) -> bytes:
+    def text(
+        self, choice: int, text: str, usage: Usage | None, logprobs: Logprobs | None = None
+    ) -> bytes:
         """New content of a choice."""
-        rest = b'},"logprobs":null,"finish_reason":null}'
+        rest = b"}" + _open_ending(logprobs)
         return self._text_heads[choice] + orjson.dumps(text) + rest + self._parts.tail(usage)
 
     def finish(self, choice: int, end: ChoiceEnd, usage: Usage | None) -> bytes:
@@ -111,9 +126,11 @@ class CompletionFrames:
         """Nothing: a completion has no role."""
         return b""
 
-    def text(self, choice: int, text: str, usage: Usage | None) -> bytes:
+    def text(
+        self, choice: int, text: str, usage: Usage | None, logprobs: Logprobs | None = None
+    ) -> bytes:
         """New text of a choice."""
-        rest = b',"logprobs":null,"finish_reason":null}'
+        rest = _open_ending(logprobs)
         return self._text_heads[choice] + orjson.dumps(text) + rest + self._parts.tail(usage)
 
     def finish(self, choice: int, end: ChoiceEnd, usage: Usage | None) -> bytes:

@@ -11,6 +11,7 @@ from cluster.dispatch import Dispatcher, TokenFeed
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
 from cluster.metrics.call_meter import CallMeter
 from cluster.openai.choice_text import ChoiceEnd, ChoiceText, TextRules
+from cluster.openai.token_logprobs import ScoredToken
 from cluster.text.detokenizer import IncrementalDetokenizer
 from replicas.request import EngineRequest, TokenEntry
 
@@ -21,16 +22,25 @@ log = logging.getLogger(__name__)
 class GenerationPlan:
     """What to generate: one engine request for each prompt, each with the same num_choices.
 
-    Choice c of prompt p has the index p * num_choices + c in the answer.
+    num_shown: choices of each prompt that the client gets, the best ones first if that is not all
+    (best_of). is_ranked: an engine gives the choices in that order itself (beam search). Shown
+    choice c of prompt p has the index p * num_shown + c in the answer.
     """
 
     requests: tuple[EngineRequest, ...]
     rules: TextRules
+    num_shown: int = 1
+    is_ranked: bool = False
 
     @property
     def num_choices(self) -> int:
-        """Choices of all prompts together."""
-        return len(self.requests) * self.requests[0].num_choices
+        """Choices of all prompts together that the client gets."""
+        return len(self.requests) * self.num_shown
+
+    @property
+    def num_per_prompt(self) -> int:
+        """Choices of each prompt that an engine generates."""
+        return self.requests[0].num_choices
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -40,11 +50,16 @@ class GenerationPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """News of one choice; `text` may be empty while it is held back."""
+    """News of one choice; `text` may be empty while it is held back.
+
+    choice: number over all generated choices, of which a client may get only some. tokens: those
+    that came with log probabilities.
+    """
 
     choice: int
     text: str
     end: ChoiceEnd | None
+    tokens: tuple[ScoredToken, ...] = ()
 
 
 class Generation:
@@ -52,7 +67,7 @@ class Generation:
 
     Entering raises RequestRefused, NoReplica or ReplicaLost, and NoReplica too when admission
     takes longer than `admission_timeout_s`. new_detokenizer: makes one for a choice, given the
-    token ids of its prompt. meter: what times the call.
+    token ids of its prompt. meter: what times the call. num_entries: news from engines so far.
     """
 
     def __init__(
@@ -74,6 +89,7 @@ class Generation:
             for _ in range(request.num_choices)
         ]
         self._feeds: list[TokenFeed] = []
+        self.num_entries = 0
 
     @property
     def num_completion_tokens(self) -> int:
@@ -83,12 +99,31 @@ class Generation:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens, of all prompts, that an engine found computed."""
-        per_prompt = self.plan.requests[0].num_choices
+        per_prompt = self.plan.num_per_prompt
         # Choices of one prompt share it, so their figures are not added.
         return sum(
             max(choice.num_cached_tokens for choice in self._choices[start : start + per_prompt])
             for start in range(0, len(self._choices), per_prompt)
         )
+
+    def shown_choices(self) -> list[int]:
+        """Numbers of the choices that the client gets, in the order of the answer.
+
+        The best of a prompt are those with the highest mean log probability of a token.
+        """
+        per_prompt, num_shown = self.plan.num_per_prompt, self.plan.num_shown
+
+        def mean_logprob(number: int) -> float:
+            choice = self._choices[number]
+            return choice.sum_logprobs / max(choice.num_tokens, 1)
+
+        shown: list[int] = []
+        for start in range(0, len(self._choices), per_prompt):
+            numbers = list(range(start, start + per_prompt))
+            if num_shown < per_prompt and not self.plan.is_ranked:
+                numbers.sort(key=mean_logprob, reverse=True)
+            shown.extend(numbers[:num_shown])
+        return shown
 
     async def __aenter__(self) -> "Generation":
         opening = [
@@ -140,10 +175,11 @@ class Generation:
         Raises RequestRefused if an admitted request expired in the waiting line, ReplicaLost if
         its engine failed.
         """
-        per_prompt = self.plan.requests[0].num_choices
+        per_prompt = self.plan.num_per_prompt
         num_running = len(self._choices)
         async with aclosing(_entries(self._feeds)) as entries:
             async for prompt, entry in entries:
+                self.num_entries += 1
                 if entry.refusal is not None:
                     raise RequestRefused(entry.refusal)
                 index = prompt * per_prompt + entry.choice
@@ -157,7 +193,8 @@ class Generation:
                     num_running -= 1
                     if entry.finish_reason is None:
                         self._feeds[prompt].finish_choice(entry.choice)
-                yield ChoiceDelta(index, text, end)
+                tokens = choice.take_scored() if entry.logprobs else ()
+                yield ChoiceDelta(index, text, end, tokens)
                 if not num_running:
                     return
         raise ReplicaLost("The model server stopped before this request was finished.")

@@ -19,10 +19,8 @@ _UNSUPPORTED_EVERYWHERE: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
-    "length_penalty": (1,),
     "logit_bias": _EMPTY_MAP,
     "prompt_logprobs": _NOTHING,
-    "use_beam_search": _OFF,
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": _NOTHING,
     "allowed_token_ids": _NOTHING,
@@ -46,8 +44,6 @@ _UNSUPPORTED_EVERYWHERE: Mapping[str, tuple[Any, ...]] = {
 
 UNSUPPORTED_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
     **_UNSUPPORTED_EVERYWHERE,
-    "logprobs": _OFF,
-    "top_logprobs": (0,),
     "tools": _EMPTY_LIST,
     "tool_choice": ("none", "auto"),
     "functions": _EMPTY_LIST,
@@ -65,8 +61,6 @@ UNSUPPORTED_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
 
 UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     **_UNSUPPORTED_EVERYWHERE,
-    # logprobs is a count here: 0 asks for those of the chosen tokens, so it is not neutral.
-    "logprobs": _NOTHING,
     "suffix": ("",),
     "prompt_embeds": _NOTHING,
 }

@@ -60,8 +60,7 @@ class RequestPlanner:
     ) -> GenerationPlan:
         """One engine request for each prompt."""
         self._check_common(request)
-        self._check_best_of(request)
-        self._check_number_of_prompts(len(request.prompt), request.n)
+        self._check_number_of_prompts(len(request.prompt), request.num_generated)
         prompts = await self._tokens_of(request)
         limits = [
             self._output_limit(
@@ -91,15 +90,64 @@ class RequestPlanner:
                 "'stream_options' is only allowed with 'stream': true.", param="stream_options"
             )
         self._check_token_ids(request.stop_token_ids, param="stop_token_ids")
+        self._check_best_of(request)
+        self._check_beam_search(request)
+        self._check_logprobs(request)
 
-    @staticmethod
-    def _check_best_of(request: CompletionRequest) -> None:
-        # best_of candidates of which n are shown: with n candidates, or the default, all are.
-        if request.best_of not in (1, request.n):
+    def _check_best_of(self, request: SamplingFields) -> None:
+        best_of, most = request.num_generated, self._services.config.max_num_choices
+        if best_of < request.n:
             raise bad_request(
-                "'best_of' is not supported by this server; leave it out or send the value of 'n'.",
+                f"best_of={best_of} is less than n={request.n}, the choices to show.",
                 param="best_of",
-                code="unsupported_parameter",
+            )
+        if best_of > most:
+            raise bad_request(
+                f"best_of={best_of}: at most {most} choices are allowed.", param="best_of"
+            )
+        if best_of > request.n and request.stream:
+            raise bad_request(
+                "'best_of' is not allowed with 'stream': true, since the best choices are known "
+                "only at the end.",
+                param="best_of",
+            )
+
+    def _check_beam_search(self, request: SamplingFields) -> None:
+        if not request.use_beam_search:
+            for param, is_neutral in (
+                ("length_penalty", request.length_penalty == 1.0),
+                ("early_stopping", not request.early_stopping),
+            ):
+                if not is_neutral:
+                    message = f"'{param}' is only allowed with 'use_beam_search': true."
+                    raise bad_request(message, param=param)
+            return
+        if request.stream:
+            raise bad_request(
+                "'use_beam_search' is not allowed with 'stream': true, since the best outputs are "
+                "known only at the end.",
+                param="use_beam_search",
+            )
+        for param, is_neutral in (
+            ("temperature", request.temperature in (0.0, 1.0)),
+            ("top_p", request.top_p == 1.0),
+            ("top_k", request.top_k <= 0),
+            ("min_p", request.min_p == 0.0),
+        ):
+            if not is_neutral:
+                message = f"'{param}' has no meaning with 'use_beam_search'; leave it out."
+                raise bad_request(message, param=param)
+
+    def _check_logprobs(self, request: SamplingFields) -> None:
+        most = self._services.config.max_logprobs
+        if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+            raise bad_request(
+                "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
+            )
+        if (request.num_logprobs or 0) > most:
+            param = "top_logprobs" if isinstance(request, ChatRequest) else "logprobs"
+            raise bad_request(
+                f"{param}={request.num_logprobs}: at most {most} are allowed.", param=param
             )
 
     def _check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
@@ -238,7 +286,7 @@ class RequestPlanner:
                 ),
                 root=root,
                 block_hashes=names[index],
-                num_choices=request.n,
+                num_choices=request.num_generated,
                 priority=request.priority,
                 queue_timeout_s=self._services.config.queue_timeout_s or None,
             )
@@ -250,7 +298,9 @@ class RequestPlanner:
             include_stop_str_in_output=request.include_stop_str_in_output,
             min_tokens=request.min_tokens,
         )
-        return GenerationPlan(engine_requests, rules)
+        return GenerationPlan(
+            engine_requests, rules, num_shown=request.n, is_ranked=request.use_beam_search
+        )
 
     async def _block_names(
         self, prompts: Sequence[TokenIds], root: bytes

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.openai.token_logprobs import ChatLogprobs, CompletionLogprobs
+
 FinishText = Literal["stop", "length"]
 
 
@@ -49,7 +51,7 @@ class ChatChoice:
 
     index: int
     message: ChatReply
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishText
     stop_reason: str | int | None
 
@@ -73,7 +75,7 @@ class CompletionChoice:
 
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishText
     stop_reason: str | int | None
 

@@ -30,7 +30,9 @@ from cluster.openai.responses import (
     ResponseIdentity,
     VersionReport,
 )
+from cluster.openai.routing_headers import with_routing_headers
 from cluster.openai.sampling_fields import SamplingFields, StreamOptions
+from cluster.openai.token_logprobs import ChatShape, CompletionShape, LogprobShape
 from cluster.text.detokenizer import IncrementalDetokenizer
 
 
@@ -108,15 +110,17 @@ class OpenAIRoutes:
         parsed = parse_completion_request(await self._read(request))
         identity = self._identity("cmpl-", request, parsed)
         plan = await self._planner.plan_completion(parsed, response_id=identity.id)
+        plan = with_routing_headers(plan, request.headers, session_id=parsed.session_id)
         origin = CallOrigin(arrived_at, "text_completion", identity.id, _trace_headers(request))
         meter = self._services.metrics.meter(plan.requests, origin)
-        writer: AnswerWriter = WholeWriter(identity, completion_body)
+        shape = self._shape(parsed, CompletionShape)
+        writer: AnswerWriter = WholeWriter(identity, completion_body, logprobs=shape)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
             frames = CompletionFrames(
                 identity, num_choices=plan.num_choices, has_usage=options.include_usage
             )
-            writer = _stream_writer(frames, options)
+            writer = _stream_writer(frames, options, shape)
         return self._answer(parsed, plan, writer, meter)
 
     async def chat(self, request: Request) -> Response:
@@ -125,15 +129,17 @@ class OpenAIRoutes:
         parsed = parse_chat_request(await self._read(request))
         identity = self._identity("chatcmpl-", request, parsed)
         plan = await self._planner.plan_chat(parsed, response_id=identity.id)
+        plan = with_routing_headers(plan, request.headers, session_id=parsed.session_id)
         origin = CallOrigin(arrived_at, "chat", identity.id, _trace_headers(request))
         meter = self._services.metrics.meter(plan.requests, origin)
-        writer: AnswerWriter = WholeWriter(identity, chat_body)
+        shape = self._shape(parsed, ChatShape)
+        writer: AnswerWriter = WholeWriter(identity, chat_body, logprobs=shape)
         if parsed.stream:
             options = parsed.stream_options or StreamOptions()
             frames = ChatFrames(
                 identity, num_choices=plan.num_choices, has_usage=options.include_usage
             )
-            writer = _stream_writer(frames, options)
+            writer = _stream_writer(frames, options, shape)
         return self._answer(parsed, plan, writer, meter)
 
     async def _read(self, request: Request) -> dict[str, Any]:
@@ -184,6 +190,13 @@ class OpenAIRoutes:
             meter=meter,
         )
 
+    def _shape(
+        self, parsed: SamplingFields, shape: type[ChatShape] | type[CompletionShape]
+    ) -> LogprobShape | None:
+        if parsed.num_logprobs is None:
+            return None
+        return shape(self._services.tokenizer.pieces.bytes_of)
+
     def _card(self) -> ModelCard:
         return ModelCard(
             id=self._services.served_name,
@@ -196,11 +209,14 @@ class OpenAIRoutes:
         )
 
 
-def _stream_writer(frames: ChatFrames | CompletionFrames, options: StreamOptions) -> StreamWriter:
+def _stream_writer(
+    frames: ChatFrames | CompletionFrames, options: StreamOptions, shape: LogprobShape | None
+) -> StreamWriter:
     return StreamWriter(
         frames,
         include_usage=options.include_usage,
         continuous_usage=options.include_usage and options.continuous_usage_stats,
+        logprobs=shape,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from replicas.request import SamplingParams
+from replicas.request import BeamSearch, SamplingParams
 
 _INT64_MAX = 2**63 - 1
 
@@ -51,6 +51,14 @@ class SamplingFields(BaseModel):
     top_k: int = Field(default=0, ge=-1, le=_INT64_MAX, description="0 or -1: off")
     min_p: float = Field(default=0.0, ge=0, le=1)
     n: int = Field(default=1, ge=1)
+    best_of: int | None = Field(
+        default=None, ge=1, description="generate so many choices and show the n best"
+    )
+    use_beam_search: bool = Field(
+        default=False, description="the likeliest outputs, found with best_of (or n) beams"
+    )
+    length_penalty: float = Field(default=1.0, description="only with use_beam_search")
+    early_stopping: bool = Field(default=False, description="only with use_beam_search")
     stop: StopStrings = ()
     stop_token_ids: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = []
     include_stop_str_in_output: bool = False
@@ -73,12 +81,22 @@ class SamplingFields(BaseModel):
     prompt_cache_retention: str | None = None
     session_id: str | None = None
 
+    @property
+    def num_generated(self) -> int:
+        """Choices of a prompt that are generated; OpenAI's default of best_of is 1, whatever n."""
+        return self.n if self.best_of in (None, 1) else self.best_of or self.n
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens to show beside each token; None shows no log probabilities."""
+        return None
+
     def sampling_params(self, *, max_tokens: int, seed: int) -> SamplingParams:
         """How the engine shall choose tokens; `seed` is used if the client gave none."""
         chosen = seed if self.seed is None else self.seed
         return SamplingParams(
             max_tokens=max_tokens,
-            temperature=self.temperature,
+            temperature=0.0 if self.use_beam_search else self.temperature,
             top_p=self.top_p,
             top_k=max(self.top_k, 0),
             min_p=self.min_p,
@@ -87,4 +105,18 @@ class SamplingFields(BaseModel):
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             stop_token_ids=tuple(self.stop_token_ids),
+            num_logprobs=self._computed_logprobs(),
+            beam=self._beam(),
         )
+
+    def _beam(self) -> BeamSearch | None:
+        if not self.use_beam_search:
+            return None
+        return BeamSearch(self.length_penalty, early_stopping=self.early_stopping)
+
+    def _computed_logprobs(self) -> int | None:
+        """What the engine computes: to choose the best choices it takes their tokens' own."""
+        is_chosen = self.num_generated > self.n and not self.use_beam_search
+        if self.num_logprobs is None and is_chosen:
+            return 0
+        return self.num_logprobs

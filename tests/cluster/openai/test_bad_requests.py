@@ -151,13 +151,8 @@ def test_too_many_choices_are_refused(start_gateway, path):
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        (COMPLETIONS, {"logprobs": 0}),
-        (COMPLETIONS, {"logprobs": 5}),
         (COMPLETIONS, {"suffix": "end"}),
         (COMPLETIONS, {"echo": True}),
-        (COMPLETIONS, {"best_of": 2}),
-        (CHAT, {"logprobs": True}),
-        (CHAT, {"top_logprobs": 2}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}),
         (CHAT, {"tool_choice": "required"}),
         (CHAT, {"functions": [{"name": "f"}]}),
@@ -171,7 +166,6 @@ def test_too_many_choices_are_refused(start_gateway, path):
         (CHAT, {"logit_bias": {"5": 1}}),
         (CHAT, {"prompt_logprobs": 0}),
         (CHAT, {"structured_outputs": {"json": {}}}),
-        (CHAT, {"use_beam_search": True}),
         (CHAT, {"allowed_token_ids": [1]}),
         (CHAT, {"bad_words": ["x"]}),
         (CHAT, {"truncate_prompt_tokens": 5}),
@@ -185,6 +179,28 @@ def test_what_is_not_supported_yet_is_refused_by_name(shared_gateway, path, fiel
 
 
 @pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (COMPLETIONS, {"logprobs": 21}),
+        (CHAT, {"top_logprobs": 21, "logprobs": True}),
+        (CHAT, {"top_logprobs": 2}),
+        (CHAT, {"top_logprobs": 2, "logprobs": False}),
+        (COMPLETIONS, {"best_of": 2, "n": 3}),
+        (COMPLETIONS, {"best_of": 2, "stream": True}),
+        (CHAT, {"best_of": 129}),
+        (CHAT, {"length_penalty": 0.5}),
+        (CHAT, {"early_stopping": True}),
+        (CHAT, {"use_beam_search": True, "stream": True}),
+        (CHAT, {"temperature": 0.5, "use_beam_search": True}),
+        (COMPLETIONS, {"top_p": 0.5, "use_beam_search": True}),
+        (COMPLETIONS, {"top_k": 5, "use_beam_search": True}),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused_by_name(shared_gateway, path, fields):
+    assert refused(shared_gateway, path, fields)["param"] == next(iter(fields))
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1},
@@ -193,6 +209,7 @@ def test_what_is_not_supported_yet_is_refused_by_name(shared_gateway, path, fiel
         {"tools": None, "logprobs": None, "stop": None, "seed": None, "n": None, "stream": None},
         {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
         {"parallel_tool_calls": True, "session_id": "s", "use_beam_search": False},
+        {"length_penalty": 1, "early_stopping": False, "best_of": 1},
         {"prompt_cache_key": "k", "safety_identifier": "s", "stop": [], "stop_token_ids": []},
     ],
 )

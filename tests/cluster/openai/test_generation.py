@@ -60,7 +60,7 @@ def generation(dispatcher, tokenizer, requests, rules=None, timeout_s=5.0):
 
 
 async def collect(running):
-    texts = [""] * running.plan.num_choices
+    texts = [""] * (len(running.plan.requests) * running.plan.num_per_prompt)
     ends = {}
     async with running:
         async for delta in running.deltas():

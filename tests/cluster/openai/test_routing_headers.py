@@ -58,3 +58,20 @@ def test_a_session_in_the_body_that_is_too_long_is_named():
     with pytest.raises(ApiError) as refused:
         planned({}, session_id="s" * 300)
     assert refused.value.body.param == "session_id"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    ],
+)
+def test_headers_reach_the_router_over_http(shared_gateway, path: str, body: dict[str, object]):
+    headers = {"X-Session-Id": "chat 7", "X-SLO-TTFT-MS": "250"}
+    assert shared_gateway.http.post(path, json=body, headers=headers).status_code == 200
+    request = shared_gateway.dispatcher.requests[-1]
+    assert (request.session_id, request.ttft_slo_s) == ("chat 7", 0.25)
+    bad = shared_gateway.http.post(path, json=body, headers={"X-SLO-TTFT-MS": "soon"})
+    assert bad.status_code == 400
+    assert bad.json()["error"]["param"] == "x-slo-ttft-ms"
