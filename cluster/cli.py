@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from cluster.commands import loadtest, serve, settings
+    from cluster.commands import loadtest, serve, settings, store
 
     parser = argparse.ArgumentParser(
         prog="pagoda", description="Serve language models from a cluster.", allow_abbrev=False
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_parser(commands)
     loadtest.add_parser(commands)
     settings.add_parser(commands)
+    store.add_parser(commands)
     return parser
 
 

@@ -50,11 +50,16 @@ def variable(setting: Setting) -> str:
     return _ENVIRONMENT.get(setting.dotted, "PAGODA_" + public_name(setting).upper())
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag per setting, grouped as in the TOML file, all of them optional."""
+def add_flags(parser: argparse.ArgumentParser, *, only: str = "") -> None:
+    """One flag per setting, grouped as in the TOML file, all of them optional.
+
+    only: the beginning of the dotted names that are meant.
+    """
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
     for setting in public_settings():
+        if not setting.dotted.startswith(only):
+            continue
         above = setting.path[:-1]
         if above not in groups:
             groups[above] = parser.add_argument_group(".".join(above) or "general")

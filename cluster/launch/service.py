@@ -20,6 +20,7 @@ from cluster.launch.prepare_apart import ModelNotReady, prepare_apart
 from cluster.launch.run_folder import make_ray_token, make_run_folder
 from cluster.launch.start_phases import ServiceLost, StartFailed, StartPhases
 from cluster.launch.stop_wish import StopRequested, raise_on_stop_signals
+from cluster.launch.store_address import leave_store_url
 from cluster.ray_settings import haproxy_environment, ray_environment
 from kvstore.errors import StoreUnavailable
 from kvstore.redis_block_store import tls_files
@@ -112,9 +113,12 @@ def _store_url(config: ClusterConfig, folder: Path, ends: contextlib.ExitStack) 
         ends.enter_context(store)
         info = store.start()
         url = store.url
+        leave_store_url(folder, url)
         if config.ray.ray_address:
             log.warning("store: replicas on other hosts cannot reach it; set REDIS_URL")
-    for warning in info.warnings():
+    # The embedded server's way of dropping blocks is our own choice.
+    pin_warnings = info.pin_warnings() if config.store.redis_url else ()
+    for warning in (*info.warnings(), *pin_warnings):
         log.warning("store: %s", warning)
     log.info("store answers server=%s %s url=%s", info.name, info.version, without_secrets(url))
     return url
