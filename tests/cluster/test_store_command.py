@@ -80,7 +80,7 @@ def test_the_embedded_store_of_a_running_service_is_found(one_run, capsys):
 
 def test_without_a_service_or_a_url_it_says_what_it_needs(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("REDIS_URL", raising=False)
-    monkeypatch.setattr("cluster.commands.store.store_urls_of_runs", lambda: [])
+    monkeypatch.setattr("cluster.commands.store.store_urls_of_runs", list)
     assert cli.main(["store", "show"]) == 2
     assert "expected --redis-url or REDIS_URL" in capsys.readouterr().err
 
