@@ -20,7 +20,8 @@ from replicas.models.prepared_model import PreparedModel
 from replicas.models.supported import ModelUnavailable
 from tests.replicas.tiny_models import random_prompts, save_tiny
 
-# Largest change of perplexity, in percent, on the passages of the manual; measured +0.3 and +1.3 at most.
+# Largest change of perplexity, in percent, on the passages of the manual; measured at most +0.3 and
+# +1.3 for the last two.
 BOUNDS = {"bf16": 0.1, "int8": 1.0, "fp8": 3.0}
 
 
