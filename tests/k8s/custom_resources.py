@@ -17,6 +17,8 @@ from tests.k8s.kustomize import Object
 from tests.k8s.manifests import ROOT
 
 SHARED = ROOT.parent / "shared" / "k8s"
+NO_CRDS = "the CRDs (shared/k8s beside the checkout) are not here: custom resources are not checked"
+_BUILT_IN = ("networking.k8s.io/", "policy/", "apps/")
 Key = tuple[str, str]
 
 
@@ -70,6 +72,11 @@ class CustomResources:
                 if not _holds(rule.text, value)
             ]
         return found
+
+
+def is_custom(item: Object) -> bool:
+    """Whether a CRD says what the object may be, and not Kubernetes itself."""
+    return "/" in item["apiVersion"] and not item["apiVersion"].startswith(_BUILT_IN)
 
 
 def _key(item: Object) -> Key:

@@ -9,14 +9,7 @@ import yaml
 
 from tests.k8s.kustomize import render
 from tests.k8s.manifests import K8S, OVERLAYS, only
-from tests.k8s.tools import helm_template, kubectl_kustomize, run
-
-# The chart's default values are those of the overlay gpu.
-VALUES = {
-    "cpu-demo": ["-f", str(K8S / "chart" / "values-cpu-demo.yaml")],
-    "gpu": [],
-    "gpu-disaggregated": ["-f", str(K8S / "chart" / "values-gpu-disaggregated.yaml")],
-}
+from tests.k8s.tools import VALUES, helm_template, kubectl_kustomize, run
 
 
 def by_name(objects):

@@ -5,11 +5,10 @@ import copy
 import kubernetes_validate
 import pytest
 
-from tests.k8s.custom_resources import SHARED, CustomResources
+from tests.k8s.custom_resources import NO_CRDS, SHARED, CustomResources, is_custom
 from tests.k8s.manifests import OVERLAYS, groups, only, rendered
+from tests.k8s.tools import KUBERNETES
 
-KUBERNETES = "1.35"
-NO_CRDS = "the CRDs (shared/k8s beside the checkout) are not here: custom resources are not checked"
 needs_crds = pytest.mark.skipif(not SHARED.is_dir(), reason=NO_CRDS)
 
 
@@ -18,12 +17,6 @@ def crds():
     resources = CustomResources(SHARED)
     resources.load_rules({"RayService", "InferencePool", "ScaledObject"})
     return resources
-
-
-def is_custom(item):
-    return "." in item["apiVersion"].partition("/")[0] and not item["apiVersion"].startswith(
-        ("networking.k8s.io", "policy", "apps")
-    )
 
 
 def check_builtin(item):

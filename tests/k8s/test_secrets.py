@@ -74,10 +74,10 @@ def valkey(tmp_path):
         conf = only(rendered("cpu-demo"), "ConfigMap", name)["data"]["valkey.conf"]
         for folder in ("/etc/valkey/tls", "/etc/valkey/acl", "/data"):
             conf = conf.replace(folder, str(tmp_path))
-        server = RedisServer(tmp_path, str(tmp_path / "valkey.conf"), binary=debian_redis())
-        conf = conf.replace("port 0\n", "").replace("tls-port 6379", f"tls-port {server.port}")
-        (tmp_path / "valkey.conf").write_text(conf + "\n")
-        server._command = [*server._command[:2], "--port", "0", "--bind", "127.0.0.1"]
+        options = (str(tmp_path / "valkey.conf"), "--port", "0")
+        server = RedisServer(tmp_path, *options, binary=debian_redis())
+        conf = conf.replace("tls-port 6379", f"tls-port {server.port}")
+        (tmp_path / "valkey.conf").write_text(conf)
         started.append(server.start())
         return server, secrets[f"pagoda-{name}"], tmp_path / "ca.crt"
 

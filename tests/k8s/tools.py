@@ -13,6 +13,14 @@ from tests.k8s.kustomize import Object
 from tests.k8s.manifests import K8S, ROOT
 
 FOLDER = ROOT / ".cache" / "k8s-tools"
+# Whose schemas built-in objects are checked against.
+KUBERNETES = "1.35"
+# The chart's default values are those of the overlay gpu.
+VALUES = {
+    "cpu-demo": ["-f", str(K8S / "chart" / "values-cpu-demo.yaml")],
+    "gpu": [],
+    "gpu-disaggregated": ["-f", str(K8S / "chart" / "values-gpu-disaggregated.yaml")],
+}
 
 
 @functools.cache
