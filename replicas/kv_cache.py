@@ -96,10 +96,12 @@ def size_kv_cache(
             "kv cache smaller than one request max_model_len=%d lowered_to=%d", asked, allowed
         )
     log.info(
-        "kv cache num_blocks=%d block_size=%d block_bytes=%d mib=%.1f max_model_len=%d why=%r",
+        "kv cache num_blocks=%d block_size=%d block_bytes=%d dtype=%s mib=%.1f max_model_len=%d "
+        "why=%r",
         num_blocks,
         size,
         bytes_each,
+        _KV_DTYPES[dtype],
         num_blocks * bytes_each / 2**20,
         allowed,
         why,

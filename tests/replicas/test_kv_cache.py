@@ -41,6 +41,28 @@ def test_a_block_is_as_large_as_the_formula_says() -> None:
     assert block_bytes(MODEL, 8, torch.float32) == 2 * BLOCK_BYTES
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_a_quantised_block_is_half_as_large_and_has_its_scales(dtype: torch.dtype) -> None:
+    num_scales = 2 * 3 * 2 * 8
+    assert block_bytes(MODEL, 8, dtype) == BLOCK_BYTES // 2 + 4 * num_scales
+
+
+def test_more_blocks_of_fewer_bytes_fit_the_same_memory() -> None:
+    scheduler = SchedulerConfig(block_size=8)
+    memory_bytes = 100 * BLOCK_BYTES
+    config = EngineConfig(model="m", scheduler=scheduler, kv_cache_memory_bytes=memory_bytes)
+    small = size_kv_cache(MODEL, config, torch.int8, max_model_len=512, device=CPU)
+    assert small.num_blocks == memory_bytes // block_bytes(MODEL, 8, torch.int8) == 160
+
+
+def test_a_quantised_cache_has_scales_in_every_layer() -> None:
+    caches = allocate(MODEL, size(num_blocks_override=5), torch.int8, CPU).layers
+    for cache in caches:
+        assert cache.key_scales is not None
+        assert cache.value_scales is not None
+        assert cache.key_scales.shape == cache.value_scales.shape == (5, 8, 2)
+
+
 def test_blocks_fill_the_memory_that_was_set() -> None:
     assert size(kv_cache_memory_bytes=100 * BLOCK_BYTES + 5).num_blocks == 100
 

@@ -18,6 +18,8 @@ from replicas.kernels.reference.scratch import Scratch
 # The largest number of each code.
 _TOPS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 _LARGEST = 1e30
+# The number that each code of e4m3 stands for.
+_E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 
 
 def store(cache: LayerCache, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -90,9 +92,12 @@ def _read(
     if scales is None:
         out.copy_(taken)
         return
-    if held.dtype is torch.float8_e4m3fn:
-        taken = taken.to(out.dtype)
+    # Widened before they are multiplied: a product of two types at once takes 40 times as long, and
+    # torch's own conversion of float8 six times as long as looking the 256 codes up.
+    if held.dtype is torch.int8:
+        wide = taken.float()
+    else:
+        wide = _E4M3.index_select(0, taken.view(torch.uint8).view(-1).int())
     per_row = out.shape[1] // row_shape[-1]
     own_scales = scales.view(-1, per_row).index_select(0, rows)
-    by_scale = (-1, per_row, row_shape[-1])
-    torch.mul(taken.view(by_scale), own_scales[..., None], out=out.view(by_scale))
+    out.view(-1, row_shape[-1]).copy_(wide.view(-1, row_shape[-1]).mul_(own_scales.view(-1, 1)))
