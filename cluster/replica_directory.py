@@ -17,7 +17,7 @@ from cluster.replica_link import (
 )
 from cluster.stream_codec import PROTOCOL_VERSION
 from router.config import RouterConfig
-from router.prefix_index import PrefixIndex
+from router.prefix_index import IndexFigures, PrefixIndex
 from router.replica_status import ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter
 
@@ -93,6 +93,11 @@ class ReplicaDirectory:
     def links(self) -> Mapping[str, ReplicaLink]:
         """Every replica that is deployed or still drains."""
         return dict(self._links)
+
+    @property
+    def index_figures(self) -> IndexFigures | None:
+        """How well the prefix caches are known; None if nobody routes by them."""
+        return None if self._index is None else self._index.figures
 
     async def first_announcement(self) -> ReplicaAnnouncement:
         """What the first usable replica announced; waits for it."""

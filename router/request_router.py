@@ -27,6 +27,14 @@ class Reservation:
     num_hit_blocks: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RoutedBlocks:
+    """Full blocks of all prompts that were routed by hits, and the hits at the chosen replicas."""
+
+    num_prompt: int = 0
+    num_hit: int = 0
+
+
 class RequestRouter:
     """Who may take a request, who takes it, and what has been promised meanwhile.
 
@@ -47,6 +55,8 @@ class RequestRouter:
         self._reservations: dict[int, Reservation] = {}
         self._next_number = 0
         self._decisions: Counter[str] = Counter()
+        self._num_prompt_blocks = 0
+        self._num_hit_blocks = 0
 
     def update(self, status: ReplicaStatus) -> None:
         """Take in what a replica said last, or that its state changed."""
@@ -99,6 +109,11 @@ class RequestRouter:
         return dict(self._decisions)
 
     @property
+    def routed_blocks(self) -> RoutedBlocks:
+        """What was to be had of the prefix caches, and what was; no retries are taken off."""
+        return RoutedBlocks(self._num_prompt_blocks, self._num_hit_blocks)
+
+    @property
     def statuses(self) -> Mapping[str, ReplicaStatus]:
         """Every replica known, by id."""
         return self._book.statuses
@@ -133,6 +148,9 @@ class RequestRouter:
         return [], "all_excluded" if is_excluded else "no_replica"
 
     def _reserve(self, replica_id: str, request: RoutingRequest, hits: Hits) -> Reservation:
+        if self._index is not None:
+            self._num_prompt_blocks += len(request.block_hashes)
+            self._num_hit_blocks += hits.get(replica_id, 0)
         reservation = Reservation(
             self._next_number,
             replica_id,

@@ -56,6 +56,7 @@ class GatewayReporter:
         figures, breaks = self._metrics.figures, self._directory.stream_breaks
         for reason, count in self._router.decisions.items():
             figures.counter("pagoda:router_decisions", reason).advance_to(count)
+        self._report_index()
         for reason, count in self._failovers.items():
             figures.counter("pagoda:failovers", reason).advance_to(count)
         figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
@@ -70,6 +71,22 @@ class GatewayReporter:
             {(status.replica_id, status.role): stuck_s for status, stuck_s in statuses},
         )
         self._directory.send_metric_report(self._metrics.publish())
+
+    def _report_index(self) -> None:
+        """What is known of the prefix caches, where anybody routes by it."""
+        index = self._directory.index_figures
+        if index is None:
+            return
+        figures = self._metrics.figures
+        routed = self._router.routed_blocks
+        figures.counter("pagoda:routed_prompt_blocks").advance_to(routed.num_prompt)
+        figures.counter("pagoda:routed_hit_blocks").advance_to(routed.num_hit)
+        figures.set("pagoda:prefix_index_blocks", index.num_blocks)
+        figures.set("pagoda:prefix_index_inexact_replicas", index.num_inexact)
+        figures.counter("pagoda:prefix_index_repairs", "gap").advance_to(index.gaps_total)
+        figures.counter("pagoda:prefix_index_repairs", "reset").advance_to(index.resets_total)
+        figures.counter("pagoda:prefix_index_repairs", "snapshot").advance_to(index.snapshots_total)
+        figures.counter("pagoda:prefix_index_dropped_blocks").advance_to(index.dropped_blocks_total)
 
     async def _report_on(self) -> None:
         while True:

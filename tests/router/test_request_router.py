@@ -16,7 +16,7 @@ from router.policies.least_loaded import LeastLoaded
 from router.policies.round_robin import RoundRobin
 from router.prefix_index import PrefixIndex
 from router.replica_status import GatewayAdmission, ReplicaState, ReplicaStatus
-from router.request_router import RequestRouter, Reservation
+from router.request_router import RequestRouter, Reservation, RoutedBlocks
 from router.routing_policy import RoutingPolicy, RoutingRequest, Unmeetable
 
 
@@ -178,6 +178,7 @@ def test_a_policy_that_looks_at_prefixes_is_told_each_replicas_hits():
     reservation = router.choose(RoutingRequest("r", 128, 16, block_hashes=NAMES))
     assert isinstance(reservation, Reservation)
     assert (reservation.replica_id, reservation.num_hit_blocks) == ("b", 7)
+    assert router.routed_blocks == RoutedBlocks(num_prompt=8, num_hit=7)
     assert router.decisions == {"prefix_hit": 1}
 
 

@@ -44,6 +44,7 @@ CAREFUL = RouterConfig(
     suspect_after_missed=100,
     stuck_after_s=0.4,
     resume_timeout_s=5.0,
+    policy="prefix_affinity",
 )
 STEP = StepCost(fixed_s=0.002)
 

@@ -113,7 +113,14 @@ async def test_under_load_every_name_moves_no_total_falls_and_gauges_come_to_res
         await watcher.look()
 
         assert watcher.fallen == []
-        by_events = {"pagoda:token_stream_reconnects", "pagoda:token_stream_losses"}
+        by_events = {
+            "pagoda:token_stream_reconnects",
+            "pagoda:token_stream_losses",
+            "pagoda:failovers",
+            "pagoda:prefix_index_inexact_replicas",
+            "pagoda:prefix_index_repairs",
+            "pagoda:prefix_index_dropped_blocks",
+        }
         still = [
             metric.name
             for metric in CATALOGUE
@@ -139,6 +146,8 @@ def rest_of(key):
         return float(labels["state"] == "active")
     if name == "pagoda:kv_blocks" and labels["kind"] in ("empty", "cached"):
         return pytest.approx(12, abs=12)
+    if name == "pagoda:prefix_index_blocks":
+        return pytest.approx(24, abs=24)
     return 0.0
 
 
