@@ -10,6 +10,7 @@ from pathlib import Path
 
 from replicas.assembly import build_engine
 from replicas.bench.busy_parent import measure_busy_parent
+from replicas.bench.forks import forks_table
 from replicas.bench.measure import Run, run_workload
 from replicas.bench.move_cost import moves_table
 from replicas.bench.perplexity import measure_quality, python_manual, quality_table
@@ -59,6 +60,8 @@ def main() -> int:
         print("\n" + times.table())
     if options.split:
         print("\n" + split_table(model, config))
+    if options.forks:
+        print("\n" + forks_table(model, config))
     if options.moves:
         print("\n" + moves_table(model, config))
     if options.perplexity:
@@ -137,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-workloads", action="store_true", help="only what follows")
     parser.add_argument("--busy-parent", action="store_true", help="steps beside a busy loop")
     parser.add_argument("--split", action="store_true", help="also print where a step's time goes")
+    parser.add_argument("--forks", action="store_true", help="n=8 beside eight requests")
     parser.add_argument("--moves", action="store_true", help="what it costs to move a block")
     parser.add_argument(
         "--perplexity",
