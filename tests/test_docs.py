@@ -10,7 +10,7 @@ from cluster.commands.settings import with_settings_table
 from cluster.settings import SettingError
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/routing.md"]
 FILE_NAME = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*|\.ci/run|[\w.-]+\.(?:md|toml|py|txt)|LICENSE|Makefile)`"
 )
