@@ -13,6 +13,7 @@ class GatewaySession:
     A gateway that attaches again while its old stream still seems open takes over from it: the
     old one was broken in a way this side has not noticed.
     metric_report: what the gateway said last of its own figures.
+    hears_kv_events: whether it asked what the prefix cache can find.
     """
 
     def __init__(self, gateway_id: str, *, grace_s: float, on_lost: Callable[[str], None]) -> None:
@@ -20,6 +21,7 @@ class GatewaySession:
         self.outbox = TokenOutbox()
         self.wake = asyncio.Event()
         self.metric_report: wire.MetricReport | None = None
+        self.hears_kv_events = False
         self._grace_s = grace_s
         self._on_lost = on_lost
         self._visit = 0

@@ -134,14 +134,16 @@ class TokenStreamServer:
         kv: KvEventBatch | None = None,
         view: EngineView | None = None,
     ) -> None:
-        """Give every gateway its entries of one step, and all of them report and KV events.
+        """Give every gateway its entries of one step, and all of them the report.
 
-        A view goes to those gateways only where somebody watches.
+        KV events go to those that asked for a snapshot once, from then on. A view goes to those
+        gateways only where somebody watches.
         """
         for session in self._sessions.values():
             own = tuple(entries.get(session.gateway_id, ()))
             seen = view if view is not None and session.is_watching else None
-            session.outbox.add_step(own, report, kv, seen)
+            heard = kv if session.hears_kv_events else None
+            session.outbox.add_step(own, report, heard, seen)
             session.wake.set()
 
     @property
@@ -306,6 +308,7 @@ class TokenStreamServer:
                 self._send_kv_snapshot(session)
 
     def _send_kv_snapshot(self, session: GatewaySession) -> None:
+        session.hears_kv_events = True
         report = self._callbacks.heartbeat().report
         session.outbox.add_kv_snapshot(self._callbacks.kv_snapshot(), report)
         session.wake.set()

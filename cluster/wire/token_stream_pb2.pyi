@@ -90,7 +90,9 @@ Global___GatewayMessage: _TypeAlias = GatewayMessage  # noqa: Y015
 
 @_typing.final
 class AskKvSnapshot(_message.Message):
-    """The gateway does not know exactly what the prefix cache holds: send it whole, in Step messages."""
+    """The gateway does not know exactly what the prefix cache holds: send it whole, in Step messages,
+    and from then on all of its events. A gateway that never asks hears none.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,17 +26,31 @@ def a_catalogue(*events: KvEvent) -> KvCatalogue:
 
 
 def test_changes_are_numbered_one_after_another():
-    catalogue = a_catalogue(stored(0), stored(1))
+    catalogue = a_catalogue(stored(0), removed(1))
     batch = catalogue.add((removed(0),))
     assert batch is not None
     assert (batch.epoch, batch.first_number) == (1, 2)
     assert catalogue.add(()) is None
 
 
+def test_neighbours_of_one_kind_are_told_as_one_without_their_tokens():
+    catalogue = a_catalogue()
+    batch = catalogue.add(
+        (
+            KvEvent("stored", NAMES[:1], parent=b"p" * 32, token_ids=(1, 2)),
+            KvEvent("stored", NAMES[1:2], parent=NAMES[0], token_ids=(3, 4)),
+            removed(0),
+            stored(3),
+        )
+    )
+    assert batch is not None
+    assert batch.events == (stored(0, 1), removed(0), stored(3))
+
+
 def test_a_snapshot_holds_what_is_left_parents_first():
     (part,) = a_catalogue(stored(0, 1), stored(2), removed(1)).snapshot()
     assert part.block_hashes == (NAMES[0], NAMES[2])
-    assert (part.epoch, part.next_number) == (1, 3)
+    assert (part.epoch, part.next_number) == (1, 2)
     assert part.is_first
     assert part.is_last
 

@@ -14,12 +14,13 @@ from cluster.stream_codec import (
     SECRET_METADATA_KEY,
     EngineReport,
     Heartbeat,
+    KvEventBatch,
     StepMessage,
 )
 from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from cluster.wire import token_stream_pb2 as wire
-from replicas.request import TokenEntry
+from replicas.request import KvEvent, TokenEntry
 from router.kv_events import KvSnapshot
 from tests.cluster.replica_harness import SECRET, until
 
@@ -356,3 +357,20 @@ async def test_a_gateway_that_asks_for_a_snapshot_gets_all_its_parts_in_order():
         client.ask_kv_snapshot()
         await until(lambda: len(ear.steps) == 2)
     assert tuple(part for step in ear.steps for part in step.kv_snapshots) == SNAPSHOT
+
+
+async def test_changes_of_the_prefix_cache_go_only_to_gateways_that_asked_for_it():
+    batch = KvEventBatch(1, 7, (KvEvent("stored", (b"d" * 32,)),))
+    ear, deaf = Ear(), Ear()
+    async with (
+        a_side() as side,
+        a_client(side.port, ear, gateway_id="ear") as client,
+        a_client(side.port, deaf, gateway_id="deaf"),
+    ):
+        await until(lambda: "open" in ear.events and "open" in deaf.events)
+        client.ask_kv_snapshot()
+        await until(lambda: len(ear.steps) == 2)
+        side.server.publish({}, REPORT, batch)
+        await until(lambda: len(ear.steps) == 3 and len(deaf.steps) == 1)
+    assert ear.steps[2].kv_events == (batch,)
+    assert deaf.steps[0].kv_events == ()
