@@ -72,7 +72,7 @@ def test_every_alert_fires_when_it_should_and_not_before():
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
-def a_scrape():
+def a_scrape(accept=""):
     info = EngineInfo("m", "f", "mixed", "f32", "k", True, 1, 8, 4, 1, 64, 4, (("load", 1.5),))
     replica = ReplicaMetrics(replica_id='a "quoted" name', pool="mixed")
     replica.describe(info, served_name="")
@@ -80,7 +80,7 @@ def a_scrape():
     gateway = GatewayMetrics(gateway_id="g", model_name="m")
     gateway.count_response(200)
     gateway.set_replicas({("a", "mixed", "active"): 1.0}, {("a", "mixed"): 0.0})
-    return exposition([gateway.publish(), report], "")[0].decode()
+    return exposition([gateway.publish(), report], accept)[0].decode()
 
 
 @needs_promtool
@@ -95,6 +95,23 @@ def test_promtool_accepts_what_is_scraped():
     ]
     assert complaints == []
     assert checked.returncode in (0, 3), checked.stderr
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        # Prometheus 2.42 and 3, in their own words.
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;"
+        "q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+        "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.1",
+    ],
+)
+def test_every_prometheus_gets_the_names_that_boards_and_rules_ask_for(accept):
+    scraped = set(re.findall(r"^([\w:]+)(?:\{| )", a_scrape(accept), re.MULTILINE))
+    assert scraped
+    assert scraped <= known_names()
 
 
 @needs_promtool
