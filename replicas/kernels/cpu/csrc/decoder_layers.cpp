@@ -106,12 +106,14 @@ void DecoderLayers::lay_out(StepCall& call) {
   long parts = 0;
   for (const auto& [window, plan] : planned_) parts = std::max<long>(parts, plan.num_parts);
   int64_t scratch = kernels_of(sizes_.isa).attention_scratch_bytes(heads_, parts, call.num_threads);
-  int64_t elements = 2 * sizes_.hidden + qkv + 2 * query + 3 * sizes_.inner;
-  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + scratch + 16 * kLine);
+  int64_t normed = std::max<int64_t>(tokens, call.num_threads * kOwnRows) * sizes_.hidden;
+  int64_t elements = qkv + 2 * query + 3 * sizes_.inner;
+  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + scratch +
+                        16 * kLine);
   used_ = (kLine - reinterpret_cast<uintptr_t>(memory_.data_ptr()) % kLine) % kLine;
   call.scratch = take(scratch, 1);
   call.residual = reinterpret_cast<float*>(take(tokens * sizes_.hidden, 4));
-  call.x = take(tokens * sizes_.hidden, size);
+  call.x = take(normed, size);
   call.qkv = take(tokens * qkv, size);
   call.attended = take(tokens * query, size);
   call.gathered = take(tokens * query, size);

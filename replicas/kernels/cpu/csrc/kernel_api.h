@@ -12,6 +12,8 @@ enum class Element : int { kBf16 = 0, kF32 = 1 };
 constexpr long kPanel = 32;  // outputs of one panel of a packed weight
 constexpr long kSplit = 256;  // keys of one split of attention, at fixed positions of a request
 
+constexpr long kOwnRows = 16;  // up to as many rows are normed by every thread for itself
+
 // A weight [out, in] as ceil(out / 32) panels of [steps][32] words of 4 bytes. A word holds two
 // neighbouring inputs in bf16 and one in f32, so steps is in / 2 or in. bias: [out] or null.
 struct Packed {
@@ -117,7 +119,7 @@ struct StepCall {
   const int64_t* last_tokens;  // rows of the flat batch that sample
   long num_last;
   float* residual;  // [T, hidden]
-  void* x;  // [T, hidden]
+  void* x;  // [T or threads * kOwnRows, hidden]; the last layer's result begins it
   void* qkv;  // [T, (query + 2 kv) * dim]
   void* attended;  // [T, query * dim]
   void* gate_up;  // [T, 2 * inner], used where inner is no multiple of a panel

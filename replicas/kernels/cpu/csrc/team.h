@@ -4,6 +4,12 @@
 #include <omp.h>
 #include <sched.h>
 
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "simd.h"
 
 namespace pagoda {
@@ -16,6 +22,23 @@ PAGODA_INLINE void relax() {
 #endif
 }
 
+// Sleep while *round is `seen`; wake all who do. Elsewhere than on Linux the core is given away.
+PAGODA_INLINE void sleep_while(unsigned* round, unsigned seen) {
+#if defined(__linux__)
+  syscall(SYS_futex, round, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+#else
+  if (__atomic_load_n(round, __ATOMIC_ACQUIRE) == seen) sched_yield();
+#endif
+}
+
+PAGODA_INLINE void wake_all(unsigned* round) {
+#if defined(__linux__)
+  syscall(SYS_futex, round, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+#else
+  (void)round;
+#endif
+}
+
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
@@ -23,8 +46,8 @@ class Team {
   // For the threads there really are, before any of them works.
   void resize(int size) { size_ = size; }
 
-  // All of a phase's work is done when this returns. Waiting spins, then gives the core away: the
-  // other thread may have lost its own to another process.
+  // All of a phase's work is done when this returns. Waiting spins for a moment, then sleeps: the
+  // thread that is waited for may have lost its core to another process, or to this very thread.
   PAGODA_INLINE void meet() {
     if (size_ == 1) {
       next_ = 0;
@@ -34,11 +57,17 @@ class Team {
     if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == size_) {
       arrived_ = 0;
       next_ = 0;
-      __atomic_store_n(&round_, round + 1, __ATOMIC_RELEASE);
+      __atomic_store_n(&round_, round + 1, __ATOMIC_SEQ_CST);
+      if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) wake_all(&round_);
       return;
     }
-    for (int spins = 0; __atomic_load_n(&round_, __ATOMIC_ACQUIRE) == round; ++spins)
-      spins < kSpins ? relax() : static_cast<void>(sched_yield());
+    for (int spins = 0; spins < kSpins; ++spins) {
+      if (__atomic_load_n(&round_, __ATOMIC_ACQUIRE) != round) return;
+      relax();
+    }
+    __atomic_add_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&round_, __ATOMIC_SEQ_CST) == round) sleep_while(&round_, round);
+    __atomic_sub_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
   }
 
   // Take items first to last of the `total` of this phase, at most `most`; false if none are left.
@@ -69,12 +98,13 @@ class Team {
   }
 
  private:
-  static constexpr int kSpins = 20000;
+  static constexpr int kSpins = 3000;  // some 50 microseconds
 
   int size_;
   alignas(64) long next_ = 0;
   alignas(64) int arrived_ = 0;
   alignas(64) unsigned round_ = 0;
+  int sleepers_ = 0;
 };
 
 // Runs work(team, thread) on num_threads threads of torch's own pool.
