@@ -2,6 +2,7 @@
 
 import logging
 import math
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,8 +158,11 @@ def allocate(
         shape = (model.num_layers, size.num_blocks, size.block_size, *tail)
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
-        pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-        return torch.from_numpy(pages).view(dtype).view(shape)
+        # numpy puts its own notes before the data; a head's numbers shall fill whole cache lines.
+        num_bytes = math.prod(shape) * dtype.itemsize
+        pages = np.zeros(num_bytes + mmap.PAGESIZE, dtype=np.uint8)
+        start = -pages.ctypes.data % mmap.PAGESIZE
+        return torch.from_numpy(pages)[start : start + num_bytes].view(dtype).view(shape)
 
     heads = model.num_kv_heads
     halves = [zeros(heads, model.head_dim, dtype=dtype) for _ in range(2)]
