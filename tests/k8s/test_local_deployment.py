@@ -12,6 +12,7 @@ import time
 from collections import Counter
 
 import httpx
+import psutil
 import pytest
 import redis
 
@@ -23,6 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "SmolLM2-135M-Instruct"
 PROMETHEUS = shutil.which("prometheus")
+# Empty as long as nothing is wrong.
+SHOW_FAULTS_ALONE = ("State, worst view of any gateway", "Failovers")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +176,7 @@ def _quietly(ask):
     def is_so():
         try:
             return ask()
-        except ValueError:
+        except (ValueError, psutil.Error):
             return False
 
     return is_so
@@ -206,7 +209,7 @@ def prometheus(cluster, free_port, tmp_path):
     process.wait(20)
 
 
-async def test_every_panel_of_every_dashboard_has_data(cluster, prometheus):
+async def test_every_panel_of_every_board_has_data_under_load(cluster, prometheus):
     done = asyncio.Event()
     clients = asyncio.create_task(load(cluster, until=done, outcomes=Counter()))
     deadline = time.monotonic() + 60.0
@@ -220,13 +223,14 @@ async def test_every_panel_of_every_dashboard_has_data(cluster, prometheus):
 
 
 def _empty_panels(ask):
-    queries = [
-        (board.name, panel["title"], target["expr"])
+    """Panels none of whose queries finds anything, as "board: title"."""
+    return [
+        f"{board.name}: {panel['title']}"
         for board in (K8S / "dashboards").glob("*.json")
         for panel in json.loads(board.read_text())["panels"]
-        for target in panel.get("targets", ())
+        if panel.get("targets") and panel["title"] not in SHOW_FAULTS_ALONE
+        if not any(_has_data(ask, target["expr"]) for target in panel["targets"])
     ]
-    return [(board, title, query) for board, title, query in queries if not _has_data(ask, query)]
 
 
 def _has_data(ask, query):
