@@ -5,7 +5,7 @@ made, and only the one that changed is made again.
 """
 
 from router.pace import PaceMeter, mean_pace
-from router.replica_status import ReplicaState, ReplicaStatus
+from router.replica_status import ReplicaRole, ReplicaState, ReplicaStatus
 from router.routing_policy import Candidate
 
 # What others had admitted between two statuses comes in bursts; one burst is not a habit.
@@ -69,8 +69,10 @@ class ReplicaBook:
         entry.num_reserved += num
         entry.candidate = None
 
-    def candidates(self, state: ReplicaState, exclude: frozenset[str]) -> list[Candidate]:
-        """Those in that state, in the order of their ids."""
+    def candidates(
+        self, state: ReplicaState, *, exclude: frozenset[str], roles: frozenset[ReplicaRole]
+    ) -> list[Candidate]:
+        """Those in that state and one of these roles, in the order of their ids."""
         ids = self._by_state.get(state)
         if ids is None:
             found = [name for name, entry in self._entries.items() if entry.status.state is state]
@@ -81,6 +83,7 @@ class ReplicaBook:
         return [
             entry.candidate or self._candidate(entry)
             for entry in [entries[replica_id] for replica_id in ids]
+            if entry.status.role in roles
         ]
 
     @property

@@ -7,6 +7,7 @@ from typing import Literal
 from router.pace import StepSample
 
 ReplicaRole = Literal["mixed", "prefill", "decode"]
+EVERY_ROLE: frozenset[ReplicaRole] = frozenset(("mixed", "prefill", "decode"))
 
 
 class ReplicaState(StrEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from router.prefix_index import PrefixIndex
 from router.replica_book import ReplicaBook
-from router.replica_status import ReplicaState, ReplicaStatus
+from router.replica_status import EVERY_ROLE, ReplicaRole, ReplicaState, ReplicaStatus
 from router.routing_policy import Candidate, Hits, RoutingPolicy, RoutingRequest, Unmeetable
 
 
@@ -70,14 +70,19 @@ class RequestRouter:
         self._book.forget(replica_id)
 
     def choose(
-        self, request: RoutingRequest, *, exclude: frozenset[str] = frozenset()
+        self,
+        request: RoutingRequest,
+        *,
+        exclude: frozenset[str] = frozenset(),
+        roles: frozenset[ReplicaRole] = EVERY_ROLE,
     ) -> Reservation | Unmeetable | None:
         """Choose and reserve; None when no replica can take the request.
 
         Unmeetable when some could, but none in the time that the request states.
-        exclude: replicas that already refused or failed this request.
+        exclude: replicas that already refused or failed this request. roles: of which kinds the
+        replica may be.
         """
-        candidates, reason = self._candidates(exclude)
+        candidates, reason = self._candidates(exclude, roles)
         if not candidates:
             self._decisions[reason] += 1
             return None
@@ -91,9 +96,11 @@ class RequestRouter:
         self._decisions[reason if len(candidates) == 1 else choice.reason] += 1
         return self._reserve(choice.candidate.status.replica_id, request, hits)
 
-    def has_candidate(self, *, exclude: frozenset[str]) -> bool:
+    def has_candidate(
+        self, *, exclude: frozenset[str], roles: frozenset[ReplicaRole] = EVERY_ROLE
+    ) -> bool:
         """Whether `choose` would find a replica."""
-        return bool(self._candidates(exclude)[0])
+        return bool(self._candidates(exclude, roles)[0])
 
     def settle(self, reservation: Reservation) -> None:
         """The replica admitted the request: its own figure counts it from now on."""
@@ -133,13 +140,15 @@ class RequestRouter:
             reserved = self._book.reserved_tokens(replica_id)
             assert reserved == sums[replica_id], (replica_id, reserved, sums[replica_id])
 
-    def _candidates(self, exclude: frozenset[str]) -> tuple[list[Candidate], str]:
+    def _candidates(
+        self, exclude: frozenset[str], roles: frozenset[ReplicaRole]
+    ) -> tuple[list[Candidate], str]:
         """Those that may take a request, best state only, and what a lack of choice is called."""
         for state, reason in (
             (ReplicaState.ACTIVE, "only_candidate"),
             (ReplicaState.SUSPECT, "only_suspect"),
         ):
-            if candidates := self._book.candidates(state, exclude):
+            if candidates := self._book.candidates(state, exclude=exclude, roles=roles):
                 return candidates, reason
         is_excluded = any(
             status.state is not ReplicaState.GONE and status.replica_id in exclude

@@ -7,7 +7,7 @@ from router.routing_policy import Candidate
 
 
 def lightest(candidates: Sequence[Candidate], random_source: random.Random) -> Candidate:
-    """The candidate with the fewest tokens of work; any of those that cannot be told apart.
+    """The candidate with the fewest tokens of work; by chance among those not to be told apart.
 
     Other gateways see the same statuses and choose in the same moment. If all of them took the
     very lightest they would meet there, so a difference smaller than what they are expected to

@@ -87,6 +87,18 @@ def test_replicas_that_refused_are_not_asked_again():
     assert router.decisions == {"only_candidate": 1, "all_excluded": 1}
 
 
+def test_a_request_stays_within_the_roles_that_it_names():
+    router = a_router("d", role="decode")
+    router.update(ReplicaStatus("p", role="prefill", state=ReplicaState.ACTIVE))
+    router.update(ReplicaStatus("m", role="mixed", state=ReplicaState.ACTIVE))
+    assert {
+        chosen(router, a_request(), roles=frozenset({"prefill", "mixed"})) for _ in range(6)
+    } == {"p", "m"}
+    assert chosen(router, a_request(), roles=frozenset({"decode"})) == "d"
+    only_prefill = frozenset({"prefill"})
+    assert not router.has_candidate(exclude=frozenset({"p"}), roles=only_prefill)
+
+
 @pytest.mark.parametrize("state", [ReplicaState.STARTING, ReplicaState.DRAINING, ReplicaState.GONE])
 def test_replicas_that_start_drain_or_are_gone_take_nothing(state: ReplicaState):
     router = a_router("a")
