@@ -31,6 +31,7 @@ from replicas.policies.eviction import eviction_order
 from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
+from replicas.stats_recorder import StatsRecorder
 from replicas.step_output import StepOutput
 from replicas.step_pipeline import InlinePipeline, StepInFlight, StepPipeline, ThreadedPipeline
 from replicas.token_stream import TokenStream, end_of, logprob_of
@@ -94,7 +95,7 @@ class Engine:
         self._planned_step = 0
         self._tokens_per_s = 0.0
         self._has_news = False
-        self._stats = EngineStats(max_num_seqs=config.max_num_seqs, num_blocks=config.num_blocks)
+        self._recorder = StatsRecorder(self._scheduler, self._queue, self._allocator, config)
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +111,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The snapshot that went out with the last step."""
-        return self._stats
+        return self._recorder.latest
 
     def step(self) -> StepOutput | None:
         """Plan one step, start it, and deliver the tokens of the one before; None when idle.
@@ -259,8 +260,9 @@ class Engine:
         self._has_news = False
         if done is None and not entries and not events and view is None and not has_news:
             return None
-        self._stats = self._snapshot(done, plan_s=plan_s, deliver_s=self._clock() - started)
-        return StepOutput(self._stats, entries, events, view)
+        now = self._clock()
+        stats = self._recorder.record(done, now, plan_s=plan_s, deliver_s=now - started)
+        return StepOutput(stats, entries, events, view)
 
     def _take_view(self, done: StepInFlight | None) -> EngineView | None:
         # A view counts as a step to whoever judges progress, so work without a step gives none.
@@ -347,49 +349,6 @@ class Engine:
         while self._held_events and self._held_events[0][0] <= computed_step:
             released.extend(self._held_events.popleft()[1])
         return tuple(released)
-
-    def _snapshot(
-        self, done: StepInFlight | None, *, plan_s: float, deliver_s: float
-    ) -> EngineStats:
-        totals = self._scheduler.totals
-        allocator = self._allocator
-        held_slots = allocator.num_held * self.config.block_size
-        num_tokens = done.planned.batch.num_tokens if done else 0
-        num_prompt_tokens = done.planned.num_prompt_tokens if done else 0
-        return EngineStats(
-            step=done.planned.batch.step if done else self._stats.step,
-            at=self._clock(),
-            max_num_seqs=self.config.max_num_seqs,
-            num_blocks=self.config.num_blocks,
-            block_size=self.config.block_size,
-            num_running=self._scheduler.num_running,
-            num_waiting=len(self._queue),
-            num_waiting_tokens=self._queue.num_tokens,
-            num_free_blocks=allocator.num_free,
-            num_cached_blocks=allocator.num_cached,
-            num_shared_blocks=allocator.num_shared,
-            num_held_slots=held_slots,
-            num_filled_slots=held_slots - self._scheduler.num_unfilled_slots(),
-            num_rows=done.planned.batch.num_rows if done else 0,
-            num_prefill_tokens=num_prompt_tokens,
-            num_decode_tokens=num_tokens - num_prompt_tokens,
-            plan_s=plan_s,
-            run_s=done.run_s if done else 0.0,
-            deliver_s=deliver_s,
-            prompt_tokens_total=totals.prompt_tokens,
-            computed_prompt_tokens_total=totals.computed_prompt_tokens,
-            hit_tokens_total=totals.hit_tokens,
-            generated_tokens_total=totals.generated_tokens,
-            discarded_tokens_total=totals.discarded_tokens,
-            preemptions_total=totals.preemptions,
-            finished_total=totals.finished,
-            cancelled_total=totals.cancelled,
-            refused_total=totals.refused,
-            num_low_watermark_steps_total=totals.low_watermark_steps,
-            tiers=self._scheduler.tiers.stats(),
-            forks_total=totals.forks,
-            copied_blocks_total=totals.copied_blocks,
-        )
 
 
 def _with_private_root(request: EngineRequest) -> EngineRequest:
