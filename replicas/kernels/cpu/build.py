@@ -70,9 +70,16 @@ def find_compiler(environ: Mapping[str, str]) -> Compiler:
 def library(cache_dir: Path, environ: Mapping[str, str]) -> Path:
     """The compiled library, built first if `cache_dir` lacks it.
 
-    Raises KernelsUnavailable with the reason if it can neither be found nor built.
+    Where there is no compiler, as in a container image, one that was compiled ahead from these
+    sources is taken, whoever compiled it. Raises KernelsUnavailable with the reason if it can
+    neither be found nor built.
     """
-    compiler = find_compiler(environ)
+    try:
+        compiler = find_compiler(environ)
+    except KernelsUnavailable:
+        if (ready := _compiled_ahead(cache_dir)) is None:
+            raise
+        return ready
     folder = cache_dir / _key(compiler)
     built = folder / LIBRARY_NAME
     if built.is_file():
@@ -85,6 +92,11 @@ def library(cache_dir: Path, environ: Mapping[str, str]) -> Path:
     except OSError as error:
         raise KernelsUnavailable(f"kernels=cpu: cannot build in {folder}: {error}") from error
     return built
+
+
+def _compiled_ahead(cache_dir: Path) -> Path | None:
+    found = sorted(cache_dir.glob(f"{_sources_key()}-*/{LIBRARY_NAME}"))
+    return found[0] if found else None
 
 
 def _build(compiler: Compiler, folder: Path, built: Path) -> None:
@@ -138,12 +150,17 @@ def _instruction_sets() -> Mapping[str, tuple[str, ...]]:
 
 
 def _key(compiler: Compiler) -> str:
-    """Changes with the sources, the flags, the compiler and torch."""
+    """Changes with the sources, the flags, torch, and, behind the dash, the compiler."""
+    return f"{_sources_key()}-{hashlib.sha256(compiler.version.encode()).hexdigest()[:8]}"
+
+
+def _sources_key() -> str:
+    """Changes with the sources, the flags and torch."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(f"{source.name}\0".encode() + source.read_bytes())
     flags = [_COMMON_FLAGS, _KERNEL_FLAGS, sorted(_instruction_sets().items())]
-    digest.update(json.dumps([flags, compiler.version, torch.__version__]).encode())
+    digest.update(json.dumps([flags, torch.__version__]).encode())
     return digest.hexdigest()[:24]
 
 
@@ -170,12 +187,20 @@ def _locked(path: Path) -> Iterator[None]:
 
 def main() -> int:
     """`python -m replicas.kernels.cpu.build`: compile ahead, so that no start has to."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="for every instruction set, so that any machine can take the result; what cannot be "
+        "compiled is a failure then (every set is compiled without it too)",
+    )
+    must_succeed = parser.parse_args().all
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         print(library(kernel_cache_dir(os.environ), os.environ))
     except KernelsUnavailable as error:
         print(f"{error}; plain torch will be used", file=sys.stderr)
+        return 1 if must_succeed else 0
     return 0
 
 

@@ -68,6 +68,31 @@ def test_another_compiler_or_other_sources_get_a_folder_of_their_own(
     assert len({first, second, library(tmp_path / "cache", environ)}) == 3
 
 
+def test_a_machine_without_a_compiler_takes_what_was_compiled_ahead(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = library(tmp_path / "cache", environ)
+    bare = {"PATH": str(tmp_path / "nothing")}
+    assert library(tmp_path / "cache", bare) == ahead
+    # From other sources it would compute something else.
+    other = tmp_path / "csrc"
+    other.mkdir()
+    (other / "isa.cpp").write_text("// changed")
+    monkeypatch.setattr(build, "SOURCES", other)
+    with pytest.raises(KernelsUnavailable, match="no C"):
+        library(tmp_path / "cache", bare)
+
+
+def test_compiling_for_an_image_fails_aloud(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "replicas.kernels.cpu.build"]
+    bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
+    ends = [
+        subprocess.run([*command, *options], env=bare, capture_output=True, check=False).returncode
+        for options in ([], ["--all"])
+    ]
+    assert ends == [0, 1]
+
+
 def test_no_compiler_is_a_reason_not_a_crash(tmp_path: Path) -> None:
     with pytest.raises(KernelsUnavailable, match=r"no C\+\+ compiler \(g\+\+ is not in PATH\)"):
         find_compiler({"PATH": str(tmp_path)})
