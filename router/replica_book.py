@@ -4,7 +4,7 @@ A choice is made for every request and a status comes with every step, so the ca
 made, and only the one that changed is made again.
 """
 
-from router.pace import PaceMeter, mean_pace
+from router.pace import Pace, PaceMeter, mean_pace
 from router.replica_status import ReplicaRole, ReplicaState, ReplicaStatus
 from router.routing_policy import Candidate
 
@@ -90,6 +90,11 @@ class ReplicaBook:
     def statuses(self) -> dict[str, ReplicaStatus]:
         """Every replica known, by id."""
         return {replica_id: entry.status for replica_id, entry in self._entries.items()}
+
+    @property
+    def paces(self) -> dict[str, Pace]:
+        """How fast each replica was measured to be, by id."""
+        return {replica_id: entry.meter.pace for replica_id, entry in self._entries.items()}
 
     def reserved_tokens(self, replica_id: str) -> int:
         """Work that was sent there; 0 for a replica that is not known."""

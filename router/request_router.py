@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from router.pace import Pace
 from router.prefix_index import PrefixIndex
 from router.replica_book import ReplicaBook
 from router.replica_status import EVERY_ROLE, ReplicaRole, ReplicaState, ReplicaStatus
@@ -124,6 +125,11 @@ class RequestRouter:
     def statuses(self) -> Mapping[str, ReplicaStatus]:
         """Every replica known, by id."""
         return self._book.statuses
+
+    @property
+    def paces(self) -> Mapping[str, Pace]:
+        """How fast each replica was measured to be, by id."""
+        return self._book.paces
 
     def reserved_tokens(self, replica_id: str) -> int:
         """Work sent to a replica that its own figure does not show yet."""

@@ -212,6 +212,7 @@ def test_prompt_tokens_sent_meanwhile_stand_before_the_next_request():
     router.update(replace(status, last_step=StepSample(1, 0, 4, 0.1)))
     router.update(status)
     request = RoutingRequest("r", 100, 16, max_ttft_s=2.5)
+    assert router.paces["a"].prefill_token_s == pytest.approx(0.01)
     assert isinstance(router.choose(request), Reservation)
     assert isinstance(router.choose(request), Reservation)
     refused = router.choose(request)
