@@ -285,26 +285,7 @@ def _kv_cache() -> list[Panel]:
             "waste most of the cache (lecture 10, 10.2).",
         ),
         Panel("Prefix hits", [("", f"{hits} / {queries}")], "percentunit"),
-        Panel(
-            "Preemption decisions",
-            [
-                (
-                    "{{decision}}",
-                    rate("pagoda:preemption_decisions_total", ONE_REPLICA, "decision"),
-                )
-            ],
-        ),
-        Panel(
-            "Prompt tokens computed, and tokens lost",
-            [
-                ("computed", rate("pagoda:computed_prompt_tokens_total", ONE_REPLICA)),
-                ("lost", rate("pagoda:discarded_tokens_total", ONE_REPLICA)),
-            ],
-        ),
-        Panel(
-            "Steps below the watermark",
-            [("", rate("pagoda:low_watermark_steps_total", ONE_REPLICA))],
-        ),
+        *_preemptions(),
         Panel(
             "Choices forked, and blocks copied for them",
             [
@@ -330,6 +311,31 @@ def _kv_cache() -> list[Panel]:
             ],
             width=12,
             kind="stat",
+        ),
+    ]
+
+
+def _preemptions() -> list[Panel]:
+    return [
+        Panel(
+            "Preemption decisions",
+            [
+                (
+                    "{{decision}}",
+                    rate("pagoda:preemption_decisions_total", ONE_REPLICA, "decision"),
+                )
+            ],
+        ),
+        Panel(
+            "Prompt tokens computed, and tokens lost",
+            [
+                ("computed", rate("pagoda:computed_prompt_tokens_total", ONE_REPLICA)),
+                ("lost", rate("pagoda:discarded_tokens_total", ONE_REPLICA)),
+            ],
+        ),
+        Panel(
+            "Steps below the watermark",
+            [("", rate("pagoda:low_watermark_steps_total", ONE_REPLICA))],
         ),
     ]
 
