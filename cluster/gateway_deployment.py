@@ -33,7 +33,7 @@ from cluster.tracing.call_tracer import open_tracer
 from cluster.worker_logging import log_to_stderr
 from replicas.models.prepared_model import PreparedModel
 from router.policies import policy_of
-from router.prefix_index import PrefixIndex
+from router.prefixes.prefix_index import PrefixIndex
 from router.request_router import RequestRouter
 
 log = logging.getLogger(__name__)

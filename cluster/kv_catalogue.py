@@ -11,7 +11,7 @@ from itertools import groupby
 
 from cluster.stream_codec import KvEventBatch
 from replicas.request import KvEvent
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 
 # At most some 1.1 MB on the wire.
 MAX_SNAPSHOT_BLOCKS = 32_768

@@ -7,7 +7,7 @@ for a snapshot. A snapshot says all that the changes before it said, so it takes
 from collections import deque
 
 from cluster.stream_codec import KvEventBatch
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 
 KvNews = tuple[tuple[KvSnapshot, ...], tuple[KvEventBatch, ...]]
 

@@ -17,7 +17,7 @@ from cluster.replica_link import (
 )
 from cluster.stream_codec import PROTOCOL_VERSION
 from router.config import RouterConfig
-from router.prefix_index import IndexFigures, PrefixIndex
+from router.prefixes.prefix_index import IndexFigures, PrefixIndex
 from router.replica_status import ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter
 

@@ -16,9 +16,9 @@ from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
 from router.config import RouterConfig
-from router.kv_events import KvSnapshot
 from router.liveness import ReplicaLiveness
 from router.pace import StepSample
+from router.prefixes.kv_events import KvSnapshot
 from router.replica_status import ReplicaState, ReplicaStatus
 
 log = logging.getLogger(__name__)

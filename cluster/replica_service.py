@@ -22,7 +22,7 @@ from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
 from replicas.request import EngineRequest
 from replicas.step_output import StepOutput
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 from router.replica_status import ReplicaRole
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from replicas.request import (
     TokenEntry,
     TokenLogprob,
 )
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 from router.replica_status import GatewayAdmission
 
 PROTOCOL_VERSION = 1

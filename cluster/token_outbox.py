@@ -23,7 +23,7 @@ from cluster.stream_codec import (
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 
 MAX_REPLAY_MESSAGES = 256
 MAX_REPLAY_BYTES = 8 * 1024 * 1024

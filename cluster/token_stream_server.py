@@ -30,7 +30,7 @@ from cluster.stream_codec import (
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
 from replicas.request import TokenEntry
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from typing import get_args
 
 from router.config import PolicyName, RouterConfig
-from router.kv_events import KvBatch, KvBlocks
 from router.pace import StepSample
 from router.policies import policy_of
-from router.prefix_index import PrefixIndex
+from router.prefixes.kv_events import KvBatch, KvBlocks
+from router.prefixes.prefix_index import PrefixIndex
 from router.replica_status import ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter, Reservation
 from router.routing_policy import RoutingRequest

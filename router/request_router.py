@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.pace import Pace
-from router.prefix_index import PrefixIndex
+from router.prefixes.prefix_index import PrefixIndex
 from router.replica_book import ReplicaBook
 from router.replica_status import EVERY_ROLE, ReplicaRole, ReplicaState, ReplicaStatus
 from router.routing_policy import Candidate, Hits, RoutingPolicy, RoutingRequest, Unmeetable

@@ -20,7 +20,7 @@ from replicas.config import EngineConfig, SchedulerConfig
 from replicas.request import EngineRequest, SamplingParams, TokenEntry
 from router.config import RouterConfig
 from router.policies import policy_of
-from router.prefix_index import PrefixIndex
+from router.prefixes.prefix_index import PrefixIndex
 from router.request_router import RequestRouter
 
 SECRET = "the secret of a test cluster"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cluster.kv_catalogue import KvCatalogue
 from replicas.request import KvEvent
-from router.prefix_index import PrefixIndex
+from router.prefixes.prefix_index import PrefixIndex
 
 NAMES = tuple(bytes([number]) * 32 for number in range(8))
 

@@ -3,7 +3,7 @@
 from cluster.kv_outbox import KvOutbox
 from cluster.stream_codec import KvEventBatch
 from replicas.request import KvEvent
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 
 PARTS = (
     KvSnapshot(1, 5, (b"a" * 32,), is_last=False),

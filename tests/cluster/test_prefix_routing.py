@@ -10,7 +10,7 @@ from cluster.scripted_engine import EngineScript
 from replicas.engine_stats import EngineStats
 from replicas.request import EngineRequest, KvEvent, RefusalReason
 from replicas.step_output import StepOutput
-from router.prefix_index import PrefixIndex
+from router.prefixes.prefix_index import PrefixIndex
 from tests.cluster.replica_harness import (
     FAST,
     Cluster,

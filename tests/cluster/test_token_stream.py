@@ -21,7 +21,7 @@ from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from cluster.wire import token_stream_pb2 as wire
 from replicas.request import KvEvent, TokenEntry
-from router.kv_events import KvSnapshot
+from router.prefixes.kv_events import KvSnapshot
 from tests.cluster.replica_harness import SECRET, until
 
 REPORT = EngineReport()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from router.config import PolicyName, RouterConfig
-from router.kv_events import KvBatch, KvBlocks
 from router.policies import policy_of
-from router.prefix_index import PrefixIndex
+from router.prefixes.kv_events import KvBatch, KvBlocks
+from router.prefixes.prefix_index import PrefixIndex
 from router.replica_status import ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter, Reservation
 from router.routing_policy import RoutingRequest

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config import PolicyName, RouterConfig
-from router.kv_events import KvBatch, KvBlocks
 from router.pace import StepSample
 from router.policies import policy_of
 from router.policies.least_loaded import LeastLoaded
 from router.policies.round_robin import RoundRobin
-from router.prefix_index import PrefixIndex
+from router.prefixes.kv_events import KvBatch, KvBlocks
+from router.prefixes.prefix_index import PrefixIndex
 from router.replica_status import GatewayAdmission, ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter, Reservation, RoutedBlocks
 from router.routing_policy import RoutingPolicy, RoutingRequest, Unmeetable

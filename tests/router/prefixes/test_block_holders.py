@@ -5,7 +5,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.block_holders import NUM_SHARDS, BlockHolders
+from router.prefixes.block_holders import NUM_SHARDS, BlockHolders
 
 NAMES = tuple(hashlib.sha256(bytes([number])).digest() for number in range(12))
 

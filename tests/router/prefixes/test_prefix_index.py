@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.kv_events import AskSnapshot, KvBatch, KvBlocks, KvSnapshot
-from router.prefix_index import PrefixIndex
+from router.prefixes.kv_events import AskSnapshot, KvBatch, KvBlocks, KvSnapshot
+from router.prefixes.prefix_index import PrefixIndex
 
 NAMES = tuple(hashlib.sha256(bytes([number])).digest() for number in range(10))
 

@@ -9,8 +9,8 @@ a gap and the snapshot the index goes on with what it has: a wrong hit costs a p
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from router.block_holders import NUM_SHARDS, BlockHolders
-from router.kv_events import AskSnapshot, KvChange, KvChanges, KvSnapshot
+from router.prefixes.block_holders import NUM_SHARDS, BlockHolders
+from router.prefixes.kv_events import AskSnapshot, KvChange, KvChanges, KvSnapshot
 
 # A tick then takes a few milliseconds, and a whole sweep some seconds of ticks.
 _SWEEP_PER_TICK = NUM_SHARDS // 128

@@ -1,0 +1,1 @@
+"""What the prefix caches of all replicas can find, kept exact from what they tell."""
