@@ -1,11 +1,14 @@
 """Mutual TLS between gateways and replicas: secret and tokens cross hosts unread."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from cluster.config import PeersConfig
+
+log = logging.getLogger(__name__)
 
 # Replicas come and go at any address, so a certificate names the role and not the host.
 PEER_NAME = "peer.pagoda.internal"
@@ -34,10 +37,13 @@ class PeerTls:
         return cls(peers.peer_ca_file, peers.peer_cert_file, peers.peer_key_file)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a port that takes only peers with a certificate; raises PeerTlsUnusable."""
-        ca, cert, key = self._contents()
-        return grpc.ssl_server_credentials(
-            [(key, cert)], root_certificates=ca, require_client_auth=True
+        """For a port that takes only peers with a certificate; raises PeerTlsUnusable.
+
+        The files are looked at again with every handshake, so a renewed certificate, or an
+        authority beside the old one, needs no restart.
+        """
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(), self._renewed, require_client_authentication=True
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -46,6 +52,19 @@ class PeerTls:
         return grpc.ssl_channel_credentials(
             root_certificates=ca, private_key=key, certificate_chain=cert
         )
+
+    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        ca, cert, key = self._contents()
+        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by grpc in a thread of its own; None leaves what it has in force."""
+        try:
+            return self._server_configuration()
+        except PeerTlsUnusable as error:
+            # For a moment, while files are exchanged, one may be missing.
+            log.warning("peer certificates kept as they were reason=%s", error)
+            return None
 
     def _contents(self) -> tuple[bytes, bytes, bytes]:
         # Read at every use, so that a renewed certificate is in force with the next connection.

@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -34,8 +35,8 @@ def stranger(tmp_path_factory):
 
 
 @asynccontextmanager
-async def attached(port, ear, tls):
-    target = StreamTarget(f"127.0.0.1:{port}", "g", SECRET, resume_timeout_s=0.5, tls=tls)
+async def attached(port, ear, tls, gateway_id="g"):
+    target = StreamTarget(f"127.0.0.1:{port}", gateway_id, SECRET, resume_timeout_s=0.5, tls=tls)
     client = TokenStreamClient(target, listener=ear, clock=time.monotonic)
     client.start()
     try:
@@ -67,6 +68,26 @@ async def test_a_gateway_without_the_clusters_certificate_hears_nothing(
         await asyncio.sleep(0.4)
         assert "open" not in ear.events
         assert not side.server.gateways
+
+
+async def test_renewed_files_are_in_force_without_a_restart(tls, stranger, tmp_path):
+    files = PeerTls(*(str(tmp_path / name) for name in ("ca.crt", "tls.crt", "tls.key")))
+    copy_files(tls, files)
+    async with a_side(tls=files) as side:
+        old, new = Ear(), Ear()
+        async with attached(side.port, old, tls):
+            await until(lambda: old.events == ["open"])
+            copy_files(stranger, files)
+            async with attached(side.port, new, stranger, gateway_id="other"):
+                await until(lambda: new.events == ["open"])
+            # Who was let in stays in.
+            side.say(1)
+            await until(lambda: old.token_ids() == [1])
+
+
+def copy_files(source, target):
+    for name in ("ca_file", "cert_file", "key_file"):
+        Path(getattr(target, name)).write_bytes(Path(getattr(source, name)).read_bytes())
 
 
 def test_a_missing_file_is_named(tls):
