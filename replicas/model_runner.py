@@ -62,6 +62,7 @@ class ModelRunner:
             config.kernels, dtype, deterministic=config.deterministic, cache_dtype=kept_as
         )
         device = kernels.device
+        arithmetic = _arithmetic(kernels, dtype)
         if wrap_kernels is not None:
             kernels = wrap_kernels(kernels)
         with torch.inference_mode():
@@ -81,9 +82,11 @@ class ModelRunner:
         cache = allocate(model, size, kept_as, device)
         self._caches = cache.layers
         self._copier = BlockCopier(cache)
-        self.layout = block_layout(
-            model, size.block_size, kept_as, fingerprint=prepared.fingerprint
-        )
+        fingerprint = prepared.fingerprint
+        if config.deterministic:
+            # Blocks that are equal bit for bit must not meet those that are equal up to rounding.
+            fingerprint += f"-exact-{arithmetic}"
+        self.layout = block_layout(model, size.block_size, kept_as, fingerprint=fingerprint)
         self._last_tokens = torch.zeros(
             config.scheduler.max_num_seqs, dtype=torch.int64, device=device
         )
@@ -191,3 +194,9 @@ class ModelRunner:
             slots=np.zeros(1, dtype=np.int32),
             samples=(SampleSpec(row=0, sampling=greedy, choice=0, position=num_tokens),),
         )
+
+
+def _arithmetic(kernels: Kernels, dtype: torch.dtype) -> str:
+    """What decides the last bit of K and V besides the model: back end, instruction set, dtype."""
+    instruction_set = getattr(kernels, "isa", "")
+    return f"{kernels.name}{instruction_set}-{str(dtype).removeprefix('torch.')}"

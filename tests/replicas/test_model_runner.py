@@ -144,3 +144,16 @@ def test_a_runner_can_be_closed_twice(model: TinyModel) -> None:
     runner = model.runner()
     runner.close()
     runner.close()
+
+
+def test_blocks_of_a_deterministic_replica_have_a_namespace_of_their_own(
+    model: TinyModel,
+) -> None:
+    kinds = [
+        model.runner(deterministic=deterministic, kernels=kernels).layout.namespace
+        for kernels in ("reference", "cpu")
+        for deterministic in (False, True)
+    ]
+    plain, exact, plain_cpu, exact_cpu = kinds
+    assert plain == plain_cpu, "equal up to rounding, and shared"
+    assert len({plain, exact, exact_cpu}) == 3
