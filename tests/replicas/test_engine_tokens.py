@@ -137,6 +137,21 @@ def test_sampled_choices_of_one_request_differ_and_repeat_with_the_seed(model):
     assert len({tuple(ids) for ids in first.values()}) == 4
 
 
+@pytest.mark.parametrize("num_prompt", [20, 24])
+def test_forked_choices_get_the_tokens_of_choices_that_run_one_at_a_time(model, num_prompt):
+    request = EngineRequest(
+        "r",
+        tuple(random_prompts([num_prompt])[0]),
+        SamplingParams(max_tokens=20, temperature=1.0, seed=7, ignore_eos=True),
+        root=bytes(32),
+        num_choices=6,
+    )
+    forking = engine_of(model)
+    found = served(forking, [request])
+    assert forking.stats.forks_total == forking.stats.copied_blocks_total == 5
+    assert found == served(engine_of(model, max_num_seqs=1), [request])
+
+
 def test_start_up_says_what_the_engine_turned_out_to_be(model):
     phases = []
     _engine, info = build_engine(
