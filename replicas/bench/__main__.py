@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from replicas.bench.perplexity import measure_quality, python_manual, quality_ta
 from replicas.bench.report import WorkloadResult, figures_of, save, static_figures, table
 from replicas.bench.static_baseline import continuous_steps, run_static, static_steps
 from replicas.bench.step_split import split_table
+from replicas.bench.swaps import swaps_table
 from replicas.bench.workload import FILES, WARM_UP, WorkloadRequest, read_workload, root_of
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine import Engine
@@ -58,19 +60,29 @@ def main() -> int:
         requests = read_workload(folder / FILES["W1"], model, scale=1.0)[:BATCH_CAP]
         times = measure_busy_parent(config, requests, root_of(model, info.block_size))
         print("\n" + times.table())
-    if options.split:
-        print("\n" + split_table(model, config))
-    if options.forks:
-        print("\n" + forks_table(model, config))
-    if options.moves:
-        print("\n" + moves_table(model, config))
-    if options.perplexity:
-        passages = python_manual(model, options.perplexity)
-        print("\n" + quality_table(measure_quality(model, config, passages)))
+    for text in _further_tables(options, model, config):
+        print("\n" + text, flush=True)
     if results:
         save(Path(options.output), _machine(info), results)
         print(f"\nsaved to {options.output}")
     return 0
+
+
+def _further_tables(
+    options: argparse.Namespace, model: PreparedModel, config: EngineConfig
+) -> Iterator[str]:
+    """The measurements that need no workload, as far as they were asked for."""
+    if options.split:
+        yield split_table(model, config)
+    if options.forks:
+        yield forks_table(model, config)
+    if options.moves:
+        yield moves_table(model, config)
+    if options.swaps:
+        yield swaps_table(model, config)
+    if options.perplexity:
+        passages = python_manual(model, options.perplexity)
+        yield quality_table(measure_quality(model, config, passages))
 
 
 def _pass(
@@ -142,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", action="store_true", help="also print where a step's time goes")
     parser.add_argument("--forks", action="store_true", help="n=8 beside eight requests")
     parser.add_argument("--moves", action="store_true", help="what it costs to move a block")
+    parser.add_argument("--swaps", action="store_true", help="swap against recompute over length")
     parser.add_argument(
         "--perplexity",
         type=int,

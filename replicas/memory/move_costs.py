@@ -17,6 +17,7 @@ from kvstore.break_even import (
     swap_or_recompute,
 )
 from replicas.memory.block_mover import StoreSpeeds
+from replicas.memory.step_times import StepTimes
 
 # A speed that nothing has confirmed for so long is measured anew.
 FORGET_AFTER_S = 60.0
@@ -38,7 +39,7 @@ class BlockCost:
 
 
 class MoveCosts:
-    """Measured speeds of prefill, of copies to and from host memory, and of the store.
+    """Measured speeds of steps, of copies to and from host memory, and of the store.
 
     clock: monotonic seconds.
     """
@@ -46,15 +47,15 @@ class MoveCosts:
     def __init__(self, cost: BlockCost, *, clock: Callable[[], float]) -> None:
         self._cost = cost
         self._clock = clock
-        self._prefill = BandwidthMeter(clock=clock)
+        self._steps = StepTimes(clock=clock)
         self._copies = BandwidthMeter(clock=clock)
         self._store = StoreSpeeds()
         self._fetched_at = clock()
 
     @property
-    def prefill_flops_per_s(self) -> float | None:
-        """Of PrefillCost's operations; None before the first prefill."""
-        return self._prefill.bytes_per_s
+    def knows_prefill(self) -> bool:
+        """Whether anything was computed here yet."""
+        return self._steps.is_known
 
     @property
     def copy_bytes_per_s(self) -> float | None:
@@ -67,18 +68,10 @@ class MoveCosts:
         return self._store.round_trip_s or 0.0
 
     def note_step(self, rows: Iterable[tuple[int, int]], *, seconds: float) -> None:
-        """A step whose rows computed tokens `start` to `stop` of their requests.
-
-        Only steps that are mostly prefill say what a prefill takes.
-        """
-        num_tokens = num_prefill_tokens = 0
-        flops = 0.0
-        for start, stop in rows:
-            num_tokens += stop - start
-            num_prefill_tokens += stop - start if stop - start > 1 else 0
-            flops += self._cost.prefill.flops(stop, num_cached_tokens=start)
-        if num_prefill_tokens * 2 > num_tokens:
-            self._prefill.record(int(flops), seconds=seconds)
+        """A step whose rows computed tokens `start` to `stop` of their requests."""
+        prefill = self._cost.prefill
+        flops = sum(prefill.flops(stop, num_cached_tokens=start) for start, stop in rows)
+        self._steps.record(flops, seconds=seconds)
 
     def note_copies(self, num_blocks: int, *, seconds: float) -> None:
         """Blocks copied between device and host memory."""
@@ -92,13 +85,14 @@ class MoveCosts:
 
     def swap(self, num_tokens: int, *, num_kept_tokens: int) -> Estimate:
         """For a victim of which the first num_kept_tokens stay: out and back, or prefill again."""
-        return swap_or_recompute(
+        estimate = swap_or_recompute(
             num_tokens,
             num_kept_tokens=num_kept_tokens,
             kv_bytes_per_token=self._cost.bytes_per_token,
             cost=self._cost.prefill,
             speeds=self._speeds(self._copies.bytes_per_s, round_trip_s=0.0),
         )
+        return self._with_fixed_part(estimate)
 
     def bring_back(self, num_tokens: int, *, num_cached_tokens: int) -> Estimate:
         """For blocks found in host memory: copy them in, or prefill."""
@@ -118,18 +112,24 @@ class MoveCosts:
     def _one_way(
         self, num_tokens: int, num_cached_tokens: int, speed: float | None, round_trip_s: float
     ) -> Estimate:
-        return fetch_or_recompute(
+        estimate = fetch_or_recompute(
             num_tokens,
             num_cached_tokens=num_cached_tokens,
             kv_bytes_per_token=self._cost.bytes_per_token,
             cost=self._cost.prefill,
             speeds=self._speeds(speed, round_trip_s=round_trip_s),
         )
+        return self._with_fixed_part(estimate)
+
+    def _with_fixed_part(self, estimate: Estimate) -> Estimate:
+        if not self._steps.is_known:
+            return estimate
+        return Estimate(estimate.move_s, estimate.recompute_s + self._steps.fixed_s())
 
     def _speeds(self, bytes_per_s: float | None, *, round_trip_s: float) -> MeasuredSpeeds:
         speed = bytes_per_s or _UNLIMITED
         return MeasuredSpeeds(
-            prefill_flops_per_s=self._prefill.bytes_per_s or _UNLIMITED,
+            prefill_flops_per_s=self._steps.rate() if self._steps.is_known else _UNLIMITED,
             out_bytes_per_s=speed,
             back_bytes_per_s=speed,
             round_trip_s=round_trip_s,

@@ -222,7 +222,7 @@ class StoreFetches:
         return reserved
 
     def _should_fetch(self, stop: int, num_cached_tokens: int) -> bool:
-        if self._costs.prefill_flops_per_s is None:
+        if not self._costs.knows_prefill:
             return True
         estimate = self._costs.fetch(stop, num_cached_tokens=num_cached_tokens)
         self._count(estimate)
@@ -234,7 +234,7 @@ class StoreFetches:
 
     def _is_worth_asking(self, stop: int, num_cached_tokens: int) -> bool:
         """Not for what takes less time to compute than to ask for."""
-        if self._costs.prefill_flops_per_s is None:
+        if not self._costs.knows_prefill:
             return True
         recompute_s = self._costs.recompute_s(stop, num_cached_tokens=num_cached_tokens)
         return recompute_s > 2.0 * self._costs.round_trip_s

@@ -116,7 +116,7 @@ class Swapping:
     def _should_swap(self, request: RequestState, num_kept_tokens: int) -> bool:
         if self._config.preemption_mode != "auto":
             return self._config.preemption_mode == "swap"
-        if self._costs.prefill_flops_per_s is None:
+        if not self._costs.knows_prefill:
             return True
         estimate = self._costs.swap(request.num_planned, num_kept_tokens=num_kept_tokens)
         self._totals.add("swap_s_estimated", estimate.move_s)
@@ -205,7 +205,7 @@ class Swapping:
 
     def _is_worth_it(self, request: RequestState, stop: int) -> bool:
         is_forced = self._config.preemption_mode == "swap"
-        if is_forced or self._costs.prefill_flops_per_s is None:
+        if is_forced or not self._costs.knows_prefill:
             return True
         estimate = self._costs.bring_back(stop, num_cached_tokens=request.num_planned)
         return estimate.choice == "move"

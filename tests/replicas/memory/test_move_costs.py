@@ -48,13 +48,19 @@ def test_attention_makes_the_last_tokens_of_a_long_prefix_dearer(clock):
     assert costs.recompute_s(20, num_cached_tokens=10) == pytest.approx(3.0)
 
 
-def test_a_step_of_decodes_says_nothing_of_prefill(clock):
+def test_a_short_prefill_pays_for_its_step_too(clock):
     costs = MoveCosts(COST, clock=clock)
-    costs.note_step([(5, 6), (9, 10), (3, 6)], seconds=1.0)
-    assert costs.prefill_flops_per_s is not None
+    for num_tokens in (1, 2, 10, 50):
+        costs.note_step([(0, num_tokens)], seconds=3.0 + 0.1 * num_tokens)
+    assert costs.recompute_s(4, num_cached_tokens=0) == pytest.approx(3.4)
+    assert costs.recompute_s(40, num_cached_tokens=0) == pytest.approx(7.0)
+
+
+def test_before_the_first_step_nothing_is_known_of_prefill(clock):
     costs = MoveCosts(COST, clock=clock)
+    assert not costs.knows_prefill
     costs.note_step([(5, 6), (9, 10)], seconds=1.0)
-    assert costs.prefill_flops_per_s is None
+    assert costs.knows_prefill
 
 
 def test_a_fetch_costs_its_round_trip_and_its_bytes(costs):
