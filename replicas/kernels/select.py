@@ -32,7 +32,7 @@ class Seat:
 # In the order in which `auto` tries them.
 SEATS: Mapping[str, Seat] = {
     "triton": Seat("replicas.kernels.triton", needs_cuda=True),
-    "cpu": Seat("replicas.kernels.cpu"),
+    "cpu": Seat("replicas.kernels.cpu", converts_cache=True),
     "reference": Seat("replicas.kernels.reference.load", converts_cache=True),
 }
 

@@ -19,10 +19,18 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 1e-4
 
 
+@pytest.fixture(params=["reference", "cpu"])
+def back_end(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_transformers_batched_with_strangers(family: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers_batched_with_strangers(
+    family: str, back_end: str, tmp_path: Path
+) -> None:
     model = save_tiny(tmp_path, family)
-    runner = model.runner()
+    runner = model.runner(kernels=back_end)
     prompts = random_prompts([1, 37, 5, 64, 130, 3])
     requests = paged_requests(prompts)
     logits = runner.logits(batch_of([request.whole() for request in requests]))
@@ -35,10 +43,10 @@ def test_logits_equal_transformers_batched_with_strangers(family: str, tmp_path:
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("family", ["llama_biased", "mistral_windowed", "qwen3_windowed"])
 def test_chunked_prefill_then_decode_equals_transformers(
-    family: str, deterministic: bool, tmp_path: Path
+    family: str, deterministic: bool, back_end: str, tmp_path: Path
 ) -> None:
     model = save_tiny(tmp_path, family)
-    runner = model.runner(deterministic=deterministic)
+    runner = model.runner(kernels=back_end, deterministic=deterministic)
     prompts = random_prompts([61, 45, 20, 33, 50], seed=1)
     requests = paged_requests(prompts, seed=1)
     expected = [model.own_logits(prompt) for prompt in prompts]
@@ -55,9 +63,11 @@ def test_chunked_prefill_then_decode_equals_transformers(
             )
 
 
-def test_many_decode_rows_of_unlike_context_equal_transformers(tmp_path: Path) -> None:
+def test_many_decode_rows_of_unlike_context_equal_transformers(
+    back_end: str, tmp_path: Path
+) -> None:
     model = save_tiny(tmp_path, "llama")
-    runner = model.runner()
+    runner = model.runner(kernels=back_end)
     prompts = random_prompts([2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 4, 4, 4], seed=2)
     requests = paged_requests(prompts, seed=2)
     for request in requests:
@@ -72,29 +82,37 @@ def test_many_decode_rows_of_unlike_context_equal_transformers(tmp_path: Path) -
         )
 
 
-def test_a_row_may_read_blocks_that_another_row_writes_in_the_same_step(tmp_path: Path) -> None:
+def test_a_row_may_read_blocks_that_another_row_writes_in_the_same_step(
+    back_end: str, tmp_path: Path
+) -> None:
     model = save_tiny(tmp_path, "qwen3")
-    runner = model.runner()
+    runner = model.runner(kernels=back_end)
     prompt = random_prompts([32], seed=3)[0]
     (owner,) = paged_requests([prompt], seed=3)
     logits = runner.logits(batch_of([owner.part(0, 20), owner.part(20, 32)]))
     torch.testing.assert_close(logits[1], model.own_logits(prompt)[-1], atol=TOLERANCE, rtol=0)
 
 
-def test_bfloat16_logits_are_about_as_near_to_float32_as_transformers_own(tmp_path: Path) -> None:
+def test_bfloat16_logits_are_about_as_near_to_float32_as_transformers_own(
+    back_end: str, tmp_path: Path
+) -> None:
     model = save_tiny(tmp_path, "llama")
     prompts = random_prompts([40, 9, 130, 70, 1, 1, 1], seed=4)
     requests = paged_requests(prompts, seed=4)
-    ours = model.runner(dtype="bfloat16").logits(batch_of([each.whole() for each in requests]))
+    ours = model.runner(kernels=back_end, dtype="bfloat16").logits(
+        batch_of([each.whole() for each in requests])
+    )
     exact = torch.stack([model.own_logits(prompt)[-1] for prompt in prompts])
     model.own.bfloat16()
     theirs = torch.stack([model.own_logits(prompt)[-1] for prompt in prompts])
     assert (ours - exact).norm() < 1.3 * (theirs - exact).norm()
 
 
-def test_a_step_in_which_nobody_samples_still_fills_the_cache(tmp_path: Path) -> None:
+def test_a_step_in_which_nobody_samples_still_fills_the_cache(
+    back_end: str, tmp_path: Path
+) -> None:
     model = save_tiny(tmp_path, "llama")
-    runner = model.runner()
+    runner = model.runner(kernels=back_end)
     prompt = random_prompts([30], seed=5)[0]
     (request,) = paged_requests([prompt], seed=5)
     first = batch_of([request.part(0, 20)])

@@ -12,7 +12,7 @@ import torch
 from replicas.batch import Batch
 from replicas.kernels.cpu.huge_memory import HugeMemory
 from replicas.kernels.cpu.layers import CpuLayers
-from replicas.kernels.cpu.packed import PANEL, PackedLinear, row_tensors
+from replicas.kernels.cpu.packed import PANEL, PackedLinear, cache_parts, row_tensors
 from replicas.kernels.fused import DecoderParts
 from replicas.kernels.interface import AttentionShape, LayerCache
 
@@ -80,9 +80,7 @@ class CpuKernels:
     ) -> torch.Tensor:
         """Rotated q [T, H, D], in the memory of qk; rotated k and v go to the cache."""
         cos, sin = rotary
-        self.native.rotate_and_store(
-            self.isa, qk, v, cos, sin, cache.keys, cache.values, plan.slots
-        )
+        self.native.rotate_and_store(self.isa, qk, v, cos, sin, cache_parts(cache), plan.slots)
         return qk[:, : qk.shape[1] - v.shape[1]]
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -101,8 +99,7 @@ class CpuKernels:
         attended: torch.Tensor = self.native.attention(
             self.isa,
             q,
-            cache.keys,
-            cache.values,
+            cache_parts(cache),
             [*plan.rows, plan.slots],
             shape.scale,
             shape.window,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from replicas.kernels.cpu.packed import PackedLinear, row_tensors
+from replicas.kernels.cpu.packed import PackedLinear, cache_parts, row_tensors
 from replicas.kernels.fused import DecoderParts, DecoderStep, FusedSeconds, LayerParts
 from replicas.kernels.interface import LayerCache
 
@@ -31,9 +31,7 @@ class CpuLayers:
     def start(self, step: DecoderStep) -> None:
         """Take a step in."""
         if step.caches is not self._caches:
-            self._native.use_caches(
-                [tensor for cache in step.caches for tensor in (cache.keys, cache.values)]
-            )
+            self._native.use_caches([part for cache in step.caches for part in cache_parts(cache)])
             self._caches = step.caches
         slots = torch.from_numpy(step.batch.slot_mapping)
         self._native.start(

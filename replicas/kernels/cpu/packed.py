@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from replicas.batch import Batch
+from replicas.kernels.interface import LayerCache
 
 # Outputs of one panel of a packed weight (kPanel of the C++ side).
 PANEL = 32
@@ -21,6 +22,14 @@ class PackedLinear:
     bias: torch.Tensor
     out_features: int
     in_features: int
+
+
+def cache_parts(cache: LayerCache) -> list[torch.Tensor]:
+    """Keys and values, and the scales of both where they are codes."""
+    parts = [cache.keys, cache.values]
+    if cache.key_scales is not None and cache.value_scales is not None:
+        parts += [cache.key_scales, cache.value_scales]
+    return parts
 
 
 def row_tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -16,29 +16,30 @@ PAGODA_INLINE long more(long a, long b) { return a > b ? a : b; }
 PAGODA_INLINE long fewer(long a, long b) { return a < b ? a : b; }
 
 struct AttentionSizes {
-  long per_kv, words, padded, result, queries, tile_rows, zeros;
+  long per_kv, words, padded, result, queries, tile_rows, zeros, wide;
 
-  AttentionSizes(const Heads& heads, long per_word)
+  AttentionSizes(const Heads& heads, long per_word, bool widens)
       : per_kv(heads.query / heads.kv),
         words(rounded_up(heads.dim, per_word) / per_word),
         padded(rounded_up(heads.dim, kPanel)),
         result(kHeader + padded),
         queries(more(item_tokens(heads) * per_kv, heads.query)),
         tile_rows(more(kTileRows, heads.query)),
-        zeros(heads.kv * words) {}
+        zeros(heads.kv * words),
+        wide(widens ? 2 * kSplit * zeros : 0) {}
 
   // In words of 4 bytes, every part in whole cache lines.
   long thread_words() const {
     return rounded_up(queries * words, 16) + queries * result + 2 * kSplit * padded +
            tile_rows * (2 * kSplit + padded) + rounded_up(zeros, 16) +
-           rounded_up(2 * tile_rows, 16);
+           rounded_up(2 * tile_rows, 16) + wide;
   }
 };
 
 // What one thread works with.
 template <class E>
 struct Workspace {
-  uint32_t *queries, *keys, *values, *weights, *zeros;
+  uint32_t *queries, *keys, *values, *weights, *zeros, *wide;
   float *results, *scores, *sums, *headers;
 
   Workspace(const AttentionSizes& sizes, char* scratch, int thread) {
@@ -57,6 +58,7 @@ struct Workspace {
     scores = reinterpret_cast<float*>(take(sizes.tile_rows * kSplit));
     sums = reinterpret_cast<float*>(take(sizes.tile_rows * sizes.padded));
     headers = reinterpret_cast<float*>(take(2 * sizes.tile_rows));
+    wide = take(sizes.wide);
     __builtin_memset(zeros, 0, sizes.zeros * 4);
   }
 };
@@ -124,8 +126,13 @@ class ItemAttention {
   }
 
   void find(const Reach& keys, long head) {
-    gathered_.find(call_.cache, call_.heads, table_, head, keys.start, keys.first_panel * kPanel,
-                   keys.end, reinterpret_cast<const T*>(space_.zeros));
+    long first = keys.first_panel * kPanel;
+    if (sizes_.wide)
+      gathered_.widen(call_.cache, call_.heads, table_, head, item_.last_head - item_.first_head,
+                      keys.start, first, keys.end, reinterpret_cast<T*>(space_.wide));
+    else
+      gathered_.find(call_.cache, call_.heads, table_, head, keys.start, first, keys.end);
+    gathered_.end_with(reinterpret_cast<const T*>(space_.zeros), keys.end);
   }
 
   void weigh_query(const Reach& keys, long query, long row) {
@@ -154,8 +161,9 @@ class ItemAttention {
     if (keys.is_empty) return;
     find(keys, item_.first_head);
     long row_bytes = (item_.last_head - item_.first_head) * call_.heads.dim * sizeof(T);
-    fetch(gathered_.keys + keys.first_panel * kPanel,
-          fewer(kPanelsAhead, keys.last_panel - keys.first_panel) * kPanel, row_bytes);
+    if (!sizes_.wide)
+      fetch(gathered_.keys + keys.first_panel * kPanel,
+            fewer(kPanelsAhead, keys.last_panel - keys.first_panel) * kPanel, row_bytes);
     with_number(sizes_.per_kv, [&](auto number) {
       constexpr int kNumber = decltype(number)::value;
       long heads = item_.last_head - item_.first_head, dim = call_.heads.dim;
@@ -238,7 +246,7 @@ class ItemAttention {
 
 template <class E>
 void attend(Team& team, const AttentionCall& call, int thread) {
-  AttentionSizes sizes(call.heads, E::kPerWord);
+  AttentionSizes sizes(call.heads, E::kPerWord, widens(call.cache.held, call.element));
   Workspace<E> space(sizes, call.scratch, thread);
   float* parts = reinterpret_cast<float*>(call.scratch) + call.num_threads * sizes.thread_words();
   const AttentionPlan& plan = call.plan;

@@ -71,7 +71,7 @@ Tensor silu_mul(int64_t isa, const Tensor& gate_up) {
 
 // qk [T, H + G, D] is rotated in place; v [T, G, D] may have strides between tokens only.
 void rotate_and_store(int64_t isa, Tensor qk, const Tensor& v, const Tensor& cos,
-                      const Tensor& sin, Tensor keys, Tensor values, const Tensor& slots) {
+                      const Tensor& sin, const std::vector<Tensor>& cache, const Tensor& slots) {
   Element element = element_of(qk);
   int64_t dim = qk.size(2), kv = v.size(1);
   TORCH_CHECK(qk.stride(2) == 1 && qk.stride(1) == dim && v.stride(2) == 1 && v.stride(1) == dim,
@@ -86,28 +86,28 @@ void rotate_and_store(int64_t isa, Tensor qk, const Tensor& v, const Tensor& cos
   RotateCall call{element,       qk.data_ptr(),        v.const_data_ptr(),
                   qk.stride(0),  v.stride(0),          cos.const_data_ptr(),
                   sin.const_data_ptr(), nullptr, 0.0f};
-  kernels_of(isa).rotate(call, heads, cache_of(keys, values, element, heads), rows,
-                         at::get_num_threads());
+  kernels_of(isa).rotate(call, heads, cache_of(cache, heads), rows, at::get_num_threads());
 }
 
 // q [T, H, D], D together and heads together; to [T, H * D].
-Tensor attention(int64_t isa, const Tensor& q, const Tensor& keys, const Tensor& values,
+Tensor attention(int64_t isa, const Tensor& q, const std::vector<Tensor>& cache,
                  const std::vector<Tensor>& batch, double scale, int64_t window, Tensor scratch) {
   int64_t num_heads = q.size(1), dim = q.size(2);
   TORCH_CHECK(q.stride(2) == 1 && q.stride(1) == dim, "cpu kernels: heads must lie together");
-  Heads heads{num_heads, keys.size(2), dim, float(scale), window};
+  Heads heads{num_heads, cache.at(0).size(2), dim, float(scale), window};
+  Cache held = cache_of(cache, heads);
+  Element element = element_of(q);
   Rows rows = rows_of(batch.at(0), batch.at(1), batch.at(2), batch.at(3));
   int threads = at::get_num_threads();
   PlannedAttention plan = plan_attention(rows, heads, threads);
   const Kernels& kernels = kernels_of(isa);
   char* memory = at_least(
-      scratch, 64 + kernels.attention_scratch_bytes(heads, plan.num_parts, threads));
+      scratch, 64 + kernels.attention_scratch_bytes(heads, widens(held.held, element),
+                                                    plan.num_parts, threads));
   memory += (64 - reinterpret_cast<uintptr_t>(memory) % 64) % 64;
   Tensor out = at::empty({q.size(0), num_heads * dim}, q.options());
-  Element element = element_of(q);
-  kernels.attention({element, q.const_data_ptr(), q.stride(0), out.data_ptr(),
-                     cache_of(keys, values, element, heads), heads, rows, plan.view(), memory,
-                     threads});
+  kernels.attention({element, q.const_data_ptr(), q.stride(0), out.data_ptr(), held, heads, rows,
+                     plan.view(), memory, threads});
   return out;
 }
 
@@ -125,10 +125,10 @@ TORCH_LIBRARY(pagoda_cpu, library) {
   library.def("silu_mul(int isa, Tensor gate_up) -> Tensor", silu_mul);
   library.def(
       "rotate_and_store(int isa, Tensor(a!) qk, Tensor v, Tensor cos, Tensor sin, "
-      "Tensor(b!) keys, Tensor(c!) values, Tensor slots) -> ()",
+      "Tensor(b!)[] cache, Tensor slots) -> ()",
       rotate_and_store);
   library.def(
-      "attention(int isa, Tensor q, Tensor keys, Tensor values, Tensor[] batch, float scale, "
+      "attention(int isa, Tensor q, Tensor[] cache, Tensor[] batch, float scale, "
       "int window, Tensor(a!) scratch) -> Tensor",
       attention);
   library.class_<DecoderLayers>("DecoderLayers")

@@ -47,10 +47,11 @@ Layer DecoderLayers::layer_of(const Tensor* own, int64_t window) const {
 }
 
 void DecoderLayers::use_caches(std::vector<Tensor> caches) {
-  TORCH_CHECK(caches.size() == 2 * layers_.size(), "cpu kernels: ", caches.size(),
-              " caches for ", layers_.size(), " layers");
+  size_t each = layers_.empty() ? 0 : caches.size() / layers_.size();
+  TORCH_CHECK(caches.size() == each * layers_.size() && (each == 2 || each == 4),
+              "cpu kernels: ", caches.size(), " parts of caches for ", layers_.size(), " layers");
   for (size_t index = 0; index < layers_.size(); ++index)
-    layers_[index].cache = cache_of(caches[2 * index], caches[2 * index + 1], element_, heads_);
+    layers_[index].cache = cache_of(at::ArrayRef<Tensor>(&caches[each * index], each), heads_);
   caches_ = std::move(caches);
 }
 
@@ -105,7 +106,8 @@ void DecoderLayers::lay_out(StepCall& call) {
   int64_t query = heads_.query * heads_.dim, qkv = query + 2 * heads_.kv * heads_.dim;
   long parts = 0;
   for (const auto& [window, plan] : planned_) parts = std::max<long>(parts, plan.num_parts);
-  int64_t scratch = kernels_of(sizes_.isa).attention_scratch_bytes(heads_, parts, call.num_threads);
+  int64_t scratch = kernels_of(sizes_.isa).attention_scratch_bytes(
+      heads_, widens(layers_[0].cache.held, element_), parts, call.num_threads);
   int64_t normed = std::max<int64_t>(tokens, call.num_threads * kOwnRows) * sizes_.hidden;
   int64_t elements = qkv + 2 * query + 3 * sizes_.inner;
   at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + scratch +

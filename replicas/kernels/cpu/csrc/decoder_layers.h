@@ -23,7 +23,7 @@ class DecoderLayers : public torch::CustomClassHolder {
   DecoderLayers(std::vector<int64_t> sizes, std::vector<double> numbers, std::vector<Tensor> ends,
                 std::vector<Tensor> weights);
 
-  // caches: keys and values of every layer. They stay those of all later steps.
+  // caches: keys, values and, if quantised, both scales of every layer. They stay those of all later steps.
   void use_caches(std::vector<Tensor> caches);
 
   // What stays the same from layer to layer. batch: token_ids, cos, sin, query_start,

@@ -96,9 +96,9 @@ void run_layers(const StepCall& call) {
   });
 }
 
-long attention_scratch_bytes(const Heads& heads, long parts, int threads) {
+long attention_scratch_bytes(const Heads& heads, bool widens, long parts, int threads) {
   // f32 has more words in a head than bf16, so its sizes do for both.
-  AttentionSizes sizes(heads, 1);
+  AttentionSizes sizes(heads, 1, widens);
   return 4 * (threads * sizes.thread_words() + parts * sizes.per_kv * sizes.result);
 }
 

@@ -34,10 +34,18 @@ struct Rows {
   long table_stride;
 };
 
-// K and V of one layer, [num_blocks, block_size, kv_heads, head_dim].
+// What a cache keeps: numbers, or codes of a byte each beside a scale for each token and head.
+enum class Held : int { kBf16 = 0, kF32 = 1, kInt8 = 2, kFp8 = 3 };
+
+inline long bytes_of(Held held) { return held == Held::kF32 ? 4 : held == Held::kBf16 ? 2 : 1; }
+
+// K and V of one layer, [num_blocks, block_size, kv_heads, head_dim]; scales without head_dim.
 struct Cache {
+  Held held;
   void* keys;
   void* values;
+  float* key_scales;
+  float* value_scales;
   long block_size;
 };
 
@@ -142,9 +150,14 @@ struct Kernels {
   void (*rotate)(const RotateCall&, const Heads&, const Cache&, const Rows&, int threads);
   void (*attention)(const AttentionCall&);
   void (*run_layers)(const StepCall&);
-  // Bytes of scratch of attention: for every thread, and for `parts` unfinished results.
-  long (*attention_scratch_bytes)(const Heads&, long parts, int threads);
+  // Bytes of scratch of attention: for every thread, and for `parts` unfinished results. widens:
+  // the cache holds another type than the queries.
+  long (*attention_scratch_bytes)(const Heads&, bool widens, long parts, int threads);
 };
+
+inline bool widens(Held held, Element element) {
+  return static_cast<int>(held) != static_cast<int>(element);
+}
 
 // Query tokens of one attention item: as many as make about 192 rows of queries.
 inline long item_tokens(const Heads& heads) {

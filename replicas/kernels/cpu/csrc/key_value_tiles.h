@@ -2,6 +2,7 @@
 // so that attention is two of the same small products.
 #pragma once
 
+#include "cache_codes.h"
 #include "product.h"
 
 namespace pagoda {
@@ -16,21 +17,49 @@ struct Gathered {
   const typename E::T* keys[kSplit];
   const typename E::T* values[kSplit];
 
-  // Positions start + first to start + last of a row; those behind, to a whole panel, are `zeros`.
-  void find(const Cache& cache, const Heads& heads, const int32_t* table, long head, long start,
-            long first, long last, const typename E::T* zeros) {
-    long token_size = heads.kv * heads.dim, position = start + first;
+  // Positions start + first to start + last of a row, each by its slot in the cache.
+  template <class Take>
+  static PAGODA_INLINE void for_slots(const Cache& cache, const int32_t* table, long start,
+                                      long first, long last, Take take) {
+    long position = start + first;
     while (position < start + last) {
       long block = position / cache.block_size, inside = position % cache.block_size;
       long slot = table[block] * cache.block_size + inside;
       long end = (block + 1) * cache.block_size;
       if (end > start + last) end = start + last;
-      for (; position < end; ++position, ++slot) {
-        long at = slot * token_size + head * heads.dim;
-        keys[position - start] = static_cast<const typename E::T*>(cache.keys) + at;
-        values[position - start] = static_cast<const typename E::T*>(cache.values) + at;
-      }
+      for (; position < end; ++position, ++slot) take(position - start, slot);
     }
+  }
+
+  void find(const Cache& cache, const Heads& heads, const int32_t* table, long head, long start,
+            long first, long last) {
+    long token_size = heads.kv * heads.dim;
+    for_slots(cache, table, start, first, last, [&](long i, long slot) {
+      long at = slot * token_size + head * heads.dim;
+      keys[i] = static_cast<const typename E::T*>(cache.keys) + at;
+      values[i] = static_cast<const typename E::T*>(cache.values) + at;
+    });
+  }
+
+  // The same from a cache of another type: what was found is written to `wide`
+  // [2][kSplit][num_heads * dim] as E first.
+  void widen(const Cache& cache, const Heads& heads, const int32_t* table, long head,
+             long num_heads, long start, long first, long last, typename E::T* wide) {
+    long size = num_heads * heads.dim;
+    for_slots(cache, table, start, first, last, [&](long i, long slot) {
+      keys[i] = wide + i * size;
+      values[i] = wide + (kSplit + i) * size;
+      long scale = slot * heads.kv + head;
+      widen_heads<E>(cache.held, cache.keys, cache.key_scales, scale, num_heads, heads.dim,
+                     wide + i * size);
+      widen_heads<E>(cache.held, cache.values, cache.value_scales, scale, num_heads, heads.dim,
+                     wide + (kSplit + i) * size);
+    });
+  }
+
+  // Positions behind the last one, to a whole panel, are zero: a weight of zero times chance bytes
+  // need not be zero.
+  void end_with(const typename E::T* zeros, long last) {
     for (long i = last; i % kPanel; ++i) keys[i] = values[i] = zeros;
   }
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernel_api.h"
-#include "simd.h"
+#include "cache_codes.h"
 
 namespace pagoda {
 namespace PAGODA_ISA {
@@ -67,7 +67,8 @@ void rotate_token(const RotateCall& call, const Heads& heads, const Cache& cache
   T* own = static_cast<T*>(call.qkv) + token * call.stride;
   const T* cos = static_cast<const T*>(call.cos) + token * dim;
   const T* sin = static_cast<const T*>(call.sin) + token * dim;
-  T* keys = static_cast<T*>(cache.keys) + slot * heads.kv * dim;
+  bool as_it_is = !widens(cache.held, call.element);
+  T* keys = as_it_is ? static_cast<T*>(cache.keys) + slot * heads.kv * dim : own + heads.query * dim;
   for (long head = 0; head < heads.query + heads.kv; ++head) {
     T* at = own + head * dim;
     if (call.qk_norm) norm_row<E, E>(at, call.qk_norm + head * dim, call.eps, at, dim);
@@ -75,8 +76,13 @@ void rotate_token(const RotateCall& call, const Heads& heads, const Cache& cache
     rotate_head<E>(at, cos, sin, is_key ? keys + (head - heads.query) * dim : at, dim);
   }
   const T* v = static_cast<const T*>(call.v) + token * call.v_stride;
-  T* values = static_cast<T*>(cache.values) + slot * heads.kv * dim;
-  __builtin_memcpy(values, v, heads.kv * dim * sizeof(T));
+  if (as_it_is) {
+    T* values = static_cast<T*>(cache.values) + slot * heads.kv * dim;
+    __builtin_memcpy(values, v, heads.kv * dim * sizeof(T));
+    return;
+  }
+  narrow_token<E>(cache.held, keys, heads, slot, cache.keys, cache.key_scales);
+  narrow_token<E>(cache.held, v, heads, slot, cache.values, cache.value_scales);
 }
 
 }  // namespace

@@ -46,16 +46,33 @@ inline Packed packed_of(const Tensor& panels, const Tensor& bias, int64_t out, i
           read_or_null(bias, "bias"), out, steps};
 }
 
-inline Cache cache_of(const Tensor& keys, const Tensor& values, Element element,
-                      const Heads& heads) {
-  for (const Tensor* tensor : {&keys, &values}) {
-    TORCH_CHECK(tensor->dim() == 4 && tensor->is_contiguous() && tensor->size(2) == heads.kv &&
-                    tensor->size(3) == heads.dim,
-                "cpu kernels: a cache of shape ", tensor->sizes(), " was not expected");
-    TORCH_CHECK(element_of(*tensor) == element, "cpu kernels: a KV cache of ",
-                tensor->scalar_type(), " beside other activations is not supported");
+inline Held held_by(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBFloat16: return Held::kBf16;
+    case at::kFloat: return Held::kF32;
+    case at::kChar: return Held::kInt8;
+    case at::kFloat8_e4m3fn: return Held::kFp8;
+    default: TORCH_CHECK(false, "cpu kernels: a KV cache of ", tensor.scalar_type());
   }
-  return {keys.data_ptr(), values.data_ptr(), keys.size(1)};
+}
+
+// parts: keys, values, and in a quantised cache the scales of both.
+inline Cache cache_of(at::ArrayRef<Tensor> parts, const Heads& heads) {
+  for (const Tensor& tensor : parts.slice(0, 2))
+    TORCH_CHECK(tensor.dim() == 4 && tensor.is_contiguous() && tensor.size(2) == heads.kv &&
+                    tensor.size(3) == heads.dim && held_by(tensor) == held_by(parts[0]),
+                "cpu kernels: a cache of shape ", tensor.sizes(), " was not expected");
+  Held held = held_by(parts[0]);
+  Cache cache{held, parts[0].data_ptr(), parts[1].data_ptr(), nullptr, nullptr, parts[0].size(1)};
+  if (bytes_of(held) > 1) return cache;
+  for (const Tensor& scales : parts.slice(2, 2)) {
+    check(scales, at::kFloat, "scales");
+    TORCH_CHECK(scales.numel() * heads.dim == parts[0].numel(), "cpu kernels: scales of shape ",
+                scales.sizes(), " beside codes of shape ", parts[0].sizes());
+  }
+  cache.key_scales = parts[2].data_ptr<float>();
+  cache.value_scales = parts[3].data_ptr<float>();
+  return cache;
 }
 
 inline Rows rows_of(const Tensor& query_start, const Tensor& context_lens, const Tensor& tables,
