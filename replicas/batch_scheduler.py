@@ -23,6 +23,8 @@ from replicas.victims import choose_victim
 MAX_OVERTAKES = 64
 # Requests that do not fit and are looked past in one step, so that a step's cost stays bounded.
 MAX_PASSED_OVER = 16
+# Requests that wait for the store and are looked past in one step, for the same reason.
+MAX_AWAITING_STORE = 32
 
 
 class BatchScheduler:
@@ -66,6 +68,7 @@ class BatchScheduler:
         if self._allocator.num_free < self._config.watermark_blocks:
             self.totals.low_watermark_steps += 1
         self.tiers.begin(self._step + 1)
+        self.tiers.look_ahead(self._queue, now)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
         if self.totals.preemptions > preemptions_before:
@@ -190,6 +193,7 @@ class BatchScheduler:
         if not len(self._queue) or not self._memory.tables.num_free_slots:
             return
         overtaken: list[RequestState] = []
+        num_awaiting_store = 0
         for request in self._queue.in_order(now):
             if not plan.budget_left or not self._memory.tables.num_free_slots:
                 break
@@ -197,6 +201,9 @@ class BatchScheduler:
             if request.num_unresolved or self._waits_for_block(request, found, now):
                 continue
             if self.tiers.waits(request, found, now):
+                num_awaiting_store += 1
+                if num_awaiting_store >= MAX_AWAITING_STORE:
+                    break
                 continue
             if not self._memory.fits(request, found, is_alone=not self._running):
                 if request.num_overtakes >= MAX_OVERTAKES or len(overtaken) >= MAX_PASSED_OVER:

@@ -4,6 +4,7 @@ Binds who saves and brings back, who writes behind and who fetches; each of them
 (DESIGN 5, tiers). Without slots in host memory nothing here does anything.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,9 @@ from replicas.memory.tier_stats import TierStats, TierTotals
 from replicas.memory.write_back import DeviceBlock, WriteBack
 from replicas.policies.session_fate import SessionFate, SessionFates
 from replicas.request_state import RequestState
+
+# Requests for which the store is asked before there is room for them.
+LOOK_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class BlockTiers:
             totals=self._totals,
         )
         self._mover = setup.mover
+        has_store = setup.mover.has_store and config.num_host_slots > 0
+        self._asks_store = has_store and config.enable_prefix_caching
         self._write_back = WriteBack(
             allocator=allocator, tier=self._tier, mover=setup.mover, totals=self._totals
         )
@@ -109,14 +115,24 @@ class BlockTiers:
         if self._write_back.has_copies:
             self._write_back.plan(self._memory.moves, step=step)
 
+    def look_ahead(self, line: Iterable[RequestState], now: float) -> None:
+        """Ask the store for the first requests in the line, before there is a place for them."""
+        if not self._asks_store:
+            return
+        for request in itertools.islice(line, LOOK_AHEAD):
+            if not request.num_unresolved and not self._fetches.has_asked(request):
+                self.waits(request, self._memory.match(request), now)
+
     def waits(self, request: RequestState, found: FoundPrefix, now: float) -> bool:
         """Whether a waiting request had better wait on, for blocks from the store."""
-        is_private = not self._config.enable_prefix_caching
-        if not self._mover.has_store or is_private or found.num_tokens % self._config.block_size:
+        if not self._asks_store or found.num_tokens % self._config.block_size:
             return False
-        num_blocks = found.num_tokens // self._config.block_size
-        num_blocks += len(self._swapping.find(request, num_blocks))
-        return self._fetches.waits(request, num_blocks, now)
+
+        def num_found_blocks() -> int:
+            num_blocks = found.num_tokens // self._config.block_size
+            return num_blocks + len(self._swapping.find(request, num_blocks))
+
+        return self._fetches.waits(request, num_found_blocks, now)
 
     def load(self, request: RequestState, found: FoundPrefix, now: float) -> None:
         """It has just been started with what the device has: bring in what lies beyond."""

@@ -5,7 +5,7 @@ blocks. Both together end at a deadline, after which it computes them itself: a 
 is a miss (DESIGN 5 and 6). What arrives later still serves whoever comes next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvstore.break_even import Estimate
@@ -82,13 +82,15 @@ class StoreFetches:
         """Whether nothing is asked and nobody waits."""
         return not self._by_job and not self._askers
 
-    def waits(self, request: RequestState, num_found_blocks: int, now: float) -> bool:
+    def has_asked(self, request: RequestState) -> bool:
+        """Whether the store was asked for it since it last ran."""
+        return request in self._askers
+
+    def waits(self, request: RequestState, num_found_blocks: Callable[[], int], now: float) -> bool:
         """Whether it should wait for the store; asks it if that is worth an answer.
 
-        num_found_blocks: leading full blocks that device or host memory has.
+        num_found_blocks: leading full blocks that device or host memory has; called if need be.
         """
-        if not self._mover.has_store or not self._tier.num_slots:
-            return False
         asker = self._askers.get(request)
         if asker is not None and not asker.question.is_over:
             if now < asker.question.deadline:
@@ -97,7 +99,7 @@ class StoreFetches:
         # One that waited for another's question may lack what lies beyond the prefix they share.
         if asker is not None and asker.is_own:
             return False
-        return self._ask(request, asker, num_found_blocks, now)
+        return self._ask(request, asker, num_found_blocks(), now)
 
     def looked_up(self, answer: LookedUp, now: float) -> None:
         """The store has said how much it has."""
