@@ -77,9 +77,10 @@ def replica_bytes(spec: str, config: ClusterConfig) -> int:
     engine = config.engine
     if config.replica.num_gpus:
         # Weights pass through on their way to the GPU; the cache lies there.
-        return REPLICA_ACTOR_BYTES + ENGINE_BYTES + CUDA_ENGINE_BYTES + weight_bytes(spec)
+        held = CUDA_ENGINE_BYTES + weight_bytes(spec) + engine.swap_space_bytes
+        return REPLICA_ACTOR_BYTES + ENGINE_BYTES + held
     assert engine.kv_cache_memory_bytes, "a share of the node's RAM would take no heed of the pod"
-    held = weight_bytes(spec) + engine.kv_cache_memory_bytes
+    held = weight_bytes(spec) + engine.kv_cache_memory_bytes + engine.swap_space_bytes
     return REPLICA_ACTOR_BYTES + ENGINE_BYTES + held
 
 
