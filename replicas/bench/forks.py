@@ -27,9 +27,13 @@ NUM_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class ForkFigures:
-    """One arm in one round. held_blocks: the most that were held at once."""
+    """One arm in one round. held_blocks: the most that were held at once.
+
+    cpu_s: of all threads of this process, which other work on the machine disturbs less.
+    """
 
     wall_s: float
+    cpu_s: float
     held_blocks: int
     prompt_tokens: int
     copied_blocks: int
@@ -53,8 +57,9 @@ def forks_table(model: PreparedModel, config: EngineConfig) -> str:
             f"{NUM_CHOICES} outputs of {OUTPUT_TOKENS} tokens off one prompt of {PROMPT_TOKENS} "
             f"(a prompt, {NUM_CHOICES} outputs and {NUM_CHOICES} blocks: {bound})",
             "",
-            "| arm | seconds | ratio | blocks held | prompt tokens computed | blocks copied |",
-            "|---|---|---|---|---|---|",
+            "| arm | seconds | ratio | CPU seconds | blocks held | prompt tokens computed "
+            "| blocks copied |",
+            "|---|---|---|---|---|---|---|",
             *_rows(figures),
         ]
     )
@@ -81,7 +86,7 @@ def arms(prompt: tuple[int, ...], label: str) -> dict[str, list[EngineRequest]]:
 def measure(engine: Engine, requests: Iterable[EngineRequest]) -> ForkFigures:
     """Run an idle engine until it is idle again."""
     before = engine.stats
-    started = time.perf_counter()
+    started, cpu_before = time.perf_counter(), time.process_time()
     for request in requests:
         engine.inbox.put(Submit(request))
     held_blocks = 0
@@ -91,6 +96,7 @@ def measure(engine: Engine, requests: Iterable[EngineRequest]) -> ForkFigures:
             held_blocks = max(held_blocks, held)
     return ForkFigures(
         wall_s=time.perf_counter() - started,
+        cpu_s=time.process_time() - cpu_before,
         held_blocks=held_blocks,
         prompt_tokens=engine.stats.computed_prompt_tokens_total
         - before.computed_prompt_tokens_total,
@@ -105,7 +111,8 @@ def _rows(figures: dict[str, list[ForkFigures]]) -> Iterable[str]:
     base = next(iter(medians.values()))
     for name, each in figures.items():
         held = max(one.held_blocks for one in each)
+        cpu_s = statistics.median(one.cpu_s for one in each)
         yield (
-            f"| {name} | {medians[name]:.2f} | {medians[name] / base:.2f} | {held} | "
+            f"| {name} | {medians[name]:.2f} | {medians[name] / base:.2f} | {cpu_s:.2f} | {held} | "
             f"{each[0].prompt_tokens} | {each[0].copied_blocks} |"
         )
