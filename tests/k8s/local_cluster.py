@@ -26,7 +26,7 @@ from tests.k8s.manifests import ROOT, groups, only, rendered, serve_config
 from tests.k8s.secret_keys import made_secrets
 from tests.kvstore.redis_servers import RedisServer, debian_redis
 
-HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+HEAD, WORKER, SECOND_WORKER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 240.0
 # A whole minute of manners towards load balancers that are not here would be the test's, too.
@@ -105,6 +105,13 @@ class LocalCluster:
         raylet = self._raylet(address)
         return raylet.children(recursive=True) if raylet else []
 
+    def node_id(self, address: str) -> str:
+        """Ray's name of the node with this address."""
+        options = dict(
+            word.split("=", 1) for word in self._raylet(address).cmdline() if "=" in word
+        )
+        return options["--node_id"]
+
     def _raylet(self, address: str) -> psutil.Process | None:
         wanted = f"--node_ip_address={address}"
         for process in psutil.process_iter(["name", "cmdline"]):
@@ -134,7 +141,7 @@ class LocalCluster:
             "PAGODA_API_KEY": self.secrets["pagoda-api-keys"]["api-keys"],
             "REDIS_URL": self.store_url("valkey-blocks"),
             "RAY_REDIS_CA_CERT": str(self.folder / "pagoda-valkey-tls" / "ca.crt"),
-            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(self.ports["worker-http"]),
+            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(self.ports["worker-http"] + (node == "second")),
             "PYTHONPATH": str(ROOT),
         }
         kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
@@ -172,8 +179,8 @@ def local_cluster(free_port: Callable[[], int]) -> Iterator[LocalCluster]:
         _write_secrets(cluster)
         for store in ("valkey-blocks", "valkey-gcs"):
             ends.enter_context(_store(cluster, store))
-        for node, address in (("head", HEAD), ("mixed", WORKER)):
-            ends.enter_context(_ray_node(cluster, node, address))
+        for node, address in (("head", HEAD), ("first", WORKER)):
+            ends.enter_context(ray_node(cluster, node, address))
         yield cluster
 
 
@@ -183,7 +190,7 @@ def _write_secrets(cluster: LocalCluster) -> None:
         folder.mkdir()
         for file, text in cluster.secrets[secret].items():
             (folder / file).write_text(text)
-    Authority(cluster.folder).issue(HEAD, WORKER, "127.0.0.1", "localhost")
+    Authority(cluster.folder).issue(HEAD, WORKER, SECOND_WORKER, "127.0.0.1", "localhost")
 
 
 @contextlib.contextmanager
@@ -211,8 +218,10 @@ def _store(cluster: LocalCluster, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ray_node(cluster: LocalCluster, node: str, address: str) -> Iterator[None]:
-    parameters = dict(groups(rendered("cpu-demo"))[node]["rayStartParams"])
+def ray_node(cluster: LocalCluster, node: str, address: str) -> Iterator[dict[str, str]]:
+    """One node, the head or a worker, and the environment that its container would have."""
+    group = "head" if node == "head" else "mixed"
+    parameters = dict(groups(rendered("cpu-demo"))[group]["rayStartParams"])
     for name in [n for n in parameters if n.endswith("-port")]:
         del parameters[name]
     parameters |= {
@@ -234,7 +243,7 @@ def _ray_node(cluster: LocalCluster, node: str, address: str) -> Iterator[None]:
     else:
         parameters["address"] = f"{HEAD}:{cluster.ports['gcs']}"
     # Low, where no other Ray of this machine and no ephemeral port lies.
-    least = 20_000 + 500 * (os.getpid() % 8) + (250 if node == "head" else 0)
+    least = 20_000 + 750 * (os.getpid() % 8) + 250 * ["head", "first", "second"].index(node)
     parameters |= {"min-worker-port": str(least), "max-worker-port": str(least + 249)}
     options = [f"--{name}={value}" for name, value in parameters.items()]
     command = [str(BIN / "ray"), "start", *(["--head"] if node == "head" else []), "--block"]
@@ -246,7 +255,7 @@ def _ray_node(cluster: LocalCluster, node: str, address: str) -> Iterator[None]:
         wait_for(lambda: cluster._raylet(address) is not None, what=f"Ray's {node}")
         if node == "head":
             wait_for(lambda: _answers(f"{cluster.dashboard}/api/version"), what="the dashboard")
-        yield
+        yield environment
     finally:
         _end(process)
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -16,8 +17,17 @@ import psutil
 import pytest
 import redis
 
+from cluster.kubernetes import drain_node
 from cluster.peer_tls import PEER_NAME
-from tests.k8s.local_cluster import HEAD, WORKER, local_cluster, localised, wait_for
+from tests.k8s.local_cluster import (
+    HEAD,
+    SECOND_WORKER,
+    WORKER,
+    local_cluster,
+    localised,
+    ray_node,
+    wait_for,
+)
 from tests.k8s.manifests import K8S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -82,10 +92,10 @@ def test_probes_are_answered_without_a_token_and_the_dashboard_is_not(cluster):
     assert ready.status_code == 200
 
 
-def token_stream_ports(cluster):
+def token_stream_ports(cluster, address=WORKER):
     [replica] = [
         p
-        for p in cluster.children_of(WORKER)
+        for p in cluster.children_of(address)
         if p.cmdline()[:1] == ["ray::ServeReplica:pagoda:replica"]
     ]
     listening = [c for c in replica.net_connections("tcp") if c.status == "LISTEN"]
@@ -242,3 +252,30 @@ def _has_data(ask, query):
         return False
     assert answer.status_code == 200, (query, answer.text)
     return bool(answer.json()["data"]["result"])
+
+
+async def test_a_drained_pod_hands_over_and_fails_no_request(cluster):
+    outcomes, done = Counter(), asyncio.Event()
+    drain = [sys.executable, "-m", drain_node.__name__, "--limit-s=300"]
+    with ray_node(cluster, "second", SECOND_WORKER):
+        await asyncio.to_thread(wait_for, lambda: cluster.children_of(SECOND_WORKER), what="a node")
+        clients = asyncio.create_task(load(cluster, until=done, outcomes=outcomes))
+        try:
+            drained = await asyncio.to_thread(
+                subprocess.run,
+                [*drain, f"--node-id={cluster.node_id(WORKER)}"],
+                env=cluster.environment("client"),
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            await asyncio.sleep(2.0)
+        finally:
+            done.set()
+            await clients
+        assert drained.returncode == 0, drained.stderr
+        assert "ray::ServeReplica" not in str(names(cluster.children_of(WORKER)))
+        assert token_stream_ports(cluster, SECOND_WORKER)
+    assert set(outcomes) == {200}, outcomes
+    assert outcomes[200] > 10
