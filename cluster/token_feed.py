@@ -54,13 +54,18 @@ class StreamFeed:
         return not self._running or self._error is not None
 
     def push(self, entry: TokenEntry) -> None:
-        """Take in an entry of this request and attempt."""
+        """Take in an entry of this request and attempt.
+
+        One without tokens is passed on too, but for the first, which is the admission: a beam
+        search shows with it that it lives.
+        """
         if self.has_ended or self._is_closed:
             return
         if entry.finish_reason in _FAILED_ENDS:
             self.fail(ReplicaLost("The engine stopped while it worked on the request."))
             return
-        if not self.admitted.done():
+        was_admitted = self.admitted.done()
+        if not was_admitted:
             if entry.refusal is not None:
                 self.fail(RequestRefused(entry.refusal))
                 return
@@ -69,7 +74,7 @@ class StreamFeed:
             self._running.clear()
         elif entry.finish_reason is not None:
             self._running.discard(entry.choice)
-        elif not entry.token_ids:
+        elif not entry.token_ids and not was_admitted:
             return
         earlier = self._pending.get(entry.choice)
         self._pending[entry.choice] = entry if earlier is None else join_entries(earlier, entry)

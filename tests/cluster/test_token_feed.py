@@ -41,6 +41,15 @@ async def test_admission_is_told_to_the_opener_and_not_to_the_reader():
     assert [entry.token_ids async for entry in feed] == [(7,)]
 
 
+async def test_a_sign_of_life_without_tokens_wakes_the_reader():
+    feed, _ = a_feed()
+    feed.push(ADMISSION)
+    reading = asyncio.create_task(anext(aiter(feed)))
+    await asyncio.sleep(0)
+    feed.push(an_entry(0))
+    assert (await reading).token_ids == ()
+
+
 async def test_a_reader_that_waits_is_woken_by_each_entry():
     feed, _ = a_feed()
     reading = asyncio.create_task(anext(aiter(feed)))
