@@ -95,6 +95,22 @@ class Swapping:
         if saved.tail is not None:
             self._tier.drop(saved.tail)
 
+    def keep(
+        self,
+        request: RequestState,
+        slots: list[int],
+        tail: int | None,
+        *,
+        tail_start: int,
+        tail_stop: int,
+    ) -> None:
+        """Slots that came for a waiting request; each has a pin, which is Swapping's from here on.
+
+        tail: holds the K and V of its positions tail_start to tail_stop, under a private name.
+        """
+        assert request not in self._saved, "it has never run here"
+        self._saved[request] = _Saved(slots, tail, tail_start, tail_stop)
+
     def find(self, request: RequestState, first_block: int) -> list[int]:
         """Slots of its known full blocks from `first_block` on, as far as host memory has them."""
         size = self._config.block_size
@@ -195,7 +211,12 @@ class Swapping:
         if not slots or not self._is_worth_it(request, stop):
             return 0
         num_found = stop - request.num_planned
+        # Taking device blocks may send others to host memory, which must not take these slots.
+        for slot in slots:
+            self._tier.pin(slot)
         self._memory.grow(request, num_found)
+        for slot in slots:
+            self._tier.unpin(slot)
         blocks = request.blocks[first:]
         self._memory.moves.extend(map(CopyIn, slots, blocks))
         self._tier.touch(slots, step=step)
