@@ -11,8 +11,11 @@ from cluster.config import ClusterConfig
 from cluster.config_loading import builder_config
 from cluster.engine_starting import EngineStarter, start_real_engine
 from cluster.gateway_deployment import Gateway
+from cluster.pool_config import PoolConfig, ScalingConfig
+from cluster.pools import Pool
 from cluster.replica_deployment import Replica
 from cluster.serve_router_adapter import RouteObeyingRouter
+from replicas.config import Role
 
 # The engine queues and refuses (DESIGN 2.5), so Serve's own limit of 5 must never be reached.
 MAX_ONGOING_REQUESTS = 1_000_000
@@ -23,6 +26,7 @@ _ROUTER_CLASS = f"{RouteObeyingRouter.__module__}.{RouteObeyingRouter.__name__}"
 
 GATEWAY = "gateway"
 REPLICA = "replica"
+DEPLOYMENTS: dict[Role, str] = {"mixed": REPLICA, "prefill": "prefill", "decode": "decode"}
 
 
 def build_app(args: Mapping[str, object]) -> serve.Application:
@@ -36,32 +40,40 @@ def build_app(args: Mapping[str, object]) -> serve.Application:
 
 def compose(config: ClusterConfig, *, start_engine: EngineStarter) -> serve.Application:
     """The application of a config; `start_engine` runs in each replica's process."""
-    args = _args_of_each_copy(config)
-    replicas = _replica_deployment(config).bind(args, start_engine)
-    return _gateway_deployment(config).bind(args, replicas)
+    pools = {
+        pool.role: _replica_deployment(config, pool).bind(_pool_args(config, pool), start_engine)
+        for pool in config.pools()
+    }
+    return _gateway_deployment(config).bind(_args_of_each_copy(config).to_args(), pools)
 
 
-def _args_of_each_copy(config: ClusterConfig) -> dict[str, object]:
+def _args_of_each_copy(config: ClusterConfig) -> ClusterConfig:
     # Serve replaces every copy whose arguments change, so how many there are must not be in them.
-    one = replace(
+    return replace(
         config,
         gateway=replace(config.gateway, num_gateways=1),
-        replica=replace(config.replica, num_replicas=1),
+        replica=replace(config.replica, num_replicas=0, min_replicas=0, max_replicas=0),
+        prefill=PoolConfig(),
+        decode=PoolConfig(),
+        scaling=ScalingConfig(),
     )
-    return one.to_args()
 
 
-def _replica_deployment(config: ClusterConfig) -> serve.Deployment:
+def _pool_args(config: ClusterConfig, pool: Pool) -> dict[str, object]:
+    return replace(_args_of_each_copy(config), engine=pool.engine).to_args()
+
+
+def _replica_deployment(config: ClusterConfig, pool: Pool) -> serve.Deployment:
     settings = config.replica
     make = serve.deployment(
-        name=REPLICA,
-        num_replicas=settings.num_replicas,
+        name=DEPLOYMENTS[pool.role],
+        num_replicas=pool.num_replicas,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         health_check_period_s=settings.health_check_period_s,
         health_check_timeout_s=settings.health_check_timeout_s,
         graceful_shutdown_wait_loop_s=SHUTDOWN_POLL_S,
-        graceful_shutdown_timeout_s=settings.shutdown_timeout_s,
-        ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
+        graceful_shutdown_timeout_s=settings.drain_timeout_s,
+        ray_actor_options={"num_cpus": pool.num_cpus, "num_gpus": pool.num_gpus},
         request_router_config={"request_router_class": _ROUTER_CLASS},
         logging_config=LoggingConfig(enable_access_log=False),
     )
@@ -77,7 +89,7 @@ def _gateway_deployment(config: ClusterConfig) -> serve.Deployment:
         health_check_period_s=settings.health_check_period_s,
         health_check_timeout_s=settings.health_check_timeout_s,
         graceful_shutdown_wait_loop_s=SHUTDOWN_POLL_S,
-        graceful_shutdown_timeout_s=settings.shutdown_timeout_s,
+        graceful_shutdown_timeout_s=settings.drain_timeout_s,
         ray_actor_options={"num_cpus": 0},
         logging_config=LoggingConfig(enable_access_log=False),
     )

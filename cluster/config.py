@@ -5,10 +5,13 @@ a line `name: text` for every field.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from cluster import settings
+from cluster.pool_config import HandoffConfig, PoolConfig, ScalingConfig, check_bounds
+from cluster.pools import Pool, share_of_a_request
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig
 from router.config import RouterConfig
@@ -80,9 +83,14 @@ class GatewayConfig:
 class ReplicaConfig:
     """How many engines there are, and how they come and go.
 
-    num_replicas: engines that serve the model, each with a KV cache of its own.
+    num_replicas: engines that take whole requests, each with a KV cache of its own; 0 is one, or
+        none beside a decode pool.
+    min_replicas: fewest of these engines while they scale; 0 lets an idle model end.
+    max_replicas: most of these engines; more than 0 lets them scale with their load.
     startup_timeout_s: longest wait until a new replica can take requests.
-    shutdown_timeout_s: how long running requests may go on once the service is told to stop.
+    shutdown_timeout_s: how long running requests may go on once the whole service is told to stop.
+    drain_timeout_s: how long a single gateway or replica that has to go may take; its requests end
+        there, or go on elsewhere after migrate_after_s.
     num_cpus: CPU slots that Ray places one replica by; they limit nothing.
     num_gpus: GPUs of one replica.
     health_check_period_s: how often Serve asks a gateway and a replica for its health.
@@ -94,9 +102,12 @@ class ReplicaConfig:
     max_stream_message_bytes: largest message of the token stream, in both directions.
     """
 
-    num_replicas: int = 1
+    num_replicas: int = 0
+    min_replicas: int = 0
+    max_replicas: int = 0
     startup_timeout_s: float = 600.0
     shutdown_timeout_s: float = 5.0
+    drain_timeout_s: float = 600.0
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     health_check_period_s: float = 5.0
@@ -108,11 +119,13 @@ class ReplicaConfig:
     max_stream_message_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.num_replicas < 1:
-            raise ValueError(f"num_replicas={self.num_replicas}: expected at least 1")
-        for name in ("num_cpus", "num_gpus", "gateway_grace_s"):
-            if not getattr(self, name) >= 0.0:
+        for name in (
+            *("num_replicas", "min_replicas", "max_replicas"),
+            *("num_cpus", "num_gpus", "gateway_grace_s", "drain_timeout_s"),
+        ):
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+        check_bounds(self.min_replicas, self.max_replicas, self.num_replicas)
         for name in ("health_check_period_s", "health_check_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
@@ -207,11 +220,42 @@ class ClusterConfig:
     replica: ReplicaConfig = ReplicaConfig()
     peers: PeersConfig = PeersConfig()
     engine: EngineConfig = EngineConfig(model=DEMO_MODEL)
+    prefill: PoolConfig = PoolConfig()
+    decode: PoolConfig = PoolConfig()
+    handoff: HandoffConfig = HandoffConfig()
+    scaling: ScalingConfig = ScalingConfig()
     router: RouterConfig = RouterConfig()
     store: StoreConfig = StoreConfig()
     ray: RayConfig = RayConfig()
     tracing: TracingConfig = TracingConfig()
     cache_dir: str = ""
+
+    def __post_init__(self) -> None:
+        # What a pool sets for itself has to fit the rest of its engine's settings.
+        self.pools()
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Every pool of replicas there shall be: of whole requests, of prompts, of outputs."""
+        replica = self.replica
+        share = partial(
+            share_of_a_request,
+            engine=self.engine,
+            num_cpus=replica.num_cpus,
+            num_gpus=replica.num_gpus,
+        )
+        prefill, decode = share("prefill", self.prefill), share("decode", self.decode)
+        if decode and not (replica.num_replicas or replica.max_replicas):
+            return (*prefill, *decode)
+        mixed = Pool(
+            role="mixed",
+            num_replicas=max(replica.num_replicas, replica.min_replicas, 1),
+            min_replicas=replica.min_replicas,
+            max_replicas=replica.max_replicas,
+            engine=replace(self.engine, role="mixed"),
+            num_cpus=replica.num_cpus,
+            num_gpus=replica.num_gpus,
+        )
+        return (mixed, *prefill, *decode)
 
     def to_args(self) -> dict[str, object]:
         """Plain values for the Serve builder; from_args makes the same config of them."""

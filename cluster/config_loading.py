@@ -18,7 +18,12 @@ _NAMES = {
     "gateway.api_keys": "api_key",
     "router.policy": "routing_policy",
     "router.max_tries": "max_routing_tries",
+    "prefill.num_replicas": "prefill",
+    "decode.num_replicas": "decode",
 }
+# The pools' settings bear the names of the general ones, with the pool before them.
+_POOLS = ("prefill", "decode")
+_ALIASES = {"replica.num_replicas": ("--replicas",)}
 _ENVIRONMENT = {"store.redis_url": "REDIS_URL", "ray.ray_address": "RAY_ADDRESS"}
 # Set by the house itself when it builds an engine or a pool of them.
 _INTERNAL = (
@@ -37,7 +42,8 @@ def public_settings() -> tuple[Setting, ...]:
 
 def public_name(setting: Setting) -> str:
     """The one name behind flag and environment variable, in snake case."""
-    return _NAMES.get(setting.dotted, setting.path[-1])
+    pool = f"{setting.path[0]}_" if setting.path[0] in _POOLS else ""
+    return _NAMES.get(setting.dotted, pool + setting.path[-1])
 
 
 def flag(setting: Setting) -> str:
@@ -64,7 +70,12 @@ def add_flags(parser: argparse.ArgumentParser, *, only: str = "") -> None:
         if above not in groups:
             groups[above] = parser.add_argument_group(".".join(above) or "general")
         groups[above].add_argument(
-            flag(setting), dest=setting.dotted, default=None, help=_help(setting), **_form(setting)
+            flag(setting),
+            *_ALIASES.get(setting.dotted, ()),
+            dest=setting.dotted,
+            default=None,
+            help=_help(setting),
+            **_form(setting),
         )
 
 

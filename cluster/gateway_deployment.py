@@ -22,6 +22,7 @@ from cluster.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.gateway_reporter import GatewayReporter
 from cluster.peer_tls import PeerTls
+from cluster.pool_calls import PoolCaller, PoolSets
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
@@ -44,12 +45,12 @@ _DISTRIBUTION = "pagoda-serve"
 class Gateway:
     """One copy of the HTTP side. It is ready when it has met the first replica.
 
-    args: a ClusterConfig as plain values; its model is a prepared folder. replicas: the handle of
-    the replica deployment.
+    args: a ClusterConfig as plain values; its model is a prepared folder. pools: the handle of
+    each deployment of replicas, by its role.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, args: Mapping[str, object], replicas: DeploymentHandle[Any]
+        self, args: Mapping[str, object], pools: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
         log_to_stderr()
         config = ClusterConfig.from_args(args)
@@ -77,10 +78,12 @@ class Gateway:
             compatibility=Compatibility(fingerprint=model.fingerprint),
             index=index,
         )
+        sets = PoolSets(self._directory)
+        callers = {name: ServeCaller(handle) for name, handle in pools.items()}
         self._dispatcher = ServeDispatcher(
             router=router,
             directory=self._directory,
-            call=ServeCaller(replicas),
+            call=PoolCaller(sets, callers),
             config=config.router,
         )
         self._failover = FailoverDispatcher(
@@ -99,7 +102,8 @@ class Gateway:
         self._directory.start()
         self._failover.start()
         self._reporter.start()
-        await follow_replicas(replicas, self._directory)
+        for name, handle in pools.items():
+            await follow_replicas(handle, sets.pool(name))
         sizes = await self._directory.first_announcement()
         services = await asyncio.to_thread(_services, config, model, self._failover, sizes)
         self._services = replace(services, live=self._live, metrics=metrics)

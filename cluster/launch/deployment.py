@@ -11,10 +11,13 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import ApplicationStatus
 
 from cluster.config import ClusterConfig
+from cluster.launch.endpoint import wait_until
 
 log = logging.getLogger(__name__)
 
 APP_NAME = "pagoda"
+# What an application takes to end that has nothing to do.
+_IDLE_STOP_S = 5.0
 Builder = Callable[[Mapping[str, object]], serve.Application]
 
 
@@ -59,14 +62,22 @@ class Deployment:
         """Let running requests end within the shutdown timeout, then take the application off.
 
         Deleting goes before shutting down: a shutdown ends HAProxy first, and every stream with it.
+        On another's cluster, Serve goes on draining what has not ended by then; our own Ray is
+        about to be killed with it, and would only wait as long once more if Serve were shut down.
         """
         began_at = time.monotonic()
-        serve.delete(APP_NAME)
-        if self._is_ours:
+        serve.delete(APP_NAME, _blocking=False)
+        timeout_s = self._config.replica.shutdown_timeout_s + _IDLE_STOP_S
+        has_ended = wait_until(_is_gone, timeout_s=timeout_s)
+        if self._is_ours and has_ended:
             # Ray prints there, in alarm, that the controller did not survive its own shutdown.
             with contextlib.redirect_stdout(io.StringIO()):
                 serve.shutdown()  # type: ignore[no-untyped-call]
-        log.info("serve stopped seconds=%.1f", time.monotonic() - began_at)
+        log.info("serve stopped seconds=%.1f is_drained=%s", time.monotonic() - began_at, has_ended)
+
+
+def _is_gone() -> bool:
+    return APP_NAME not in serve.status().applications
 
 
 def _last_line(text: str) -> str:

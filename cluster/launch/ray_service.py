@@ -75,7 +75,8 @@ class RayService:
                 ) from error
             self._ends.callback(ray.shutdown)
             return
-        num_actors = self._config.replica.num_replicas + self._config.gateway.num_gateways
+        num_replicas = sum(pool.most_replicas for pool in self._config.pools())
+        num_actors = num_replicas + self._config.gateway.num_gateways
         place = RayPlace(
             folder=self._folder,
             num_cpus=max(os.cpu_count() or 1, 2 * num_actors + 2),

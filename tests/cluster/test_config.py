@@ -119,6 +119,46 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
     assert "nowhere.toml" in refusal({"config": str(tmp_path / "nowhere.toml")})
 
 
+def roles(flags=None):
+    return {pool.role: pool.num_replicas for pool in load(flags).pools()}
+
+
+def test_one_mixed_replica_serves_unless_there_is_a_decode_pool():
+    assert roles() == {"mixed": 1}
+    assert roles({"prefill.num_replicas": "2"}) == {"mixed": 1, "prefill": 2}
+    pools = {"prefill.num_replicas": "2", "decode.num_replicas": "3"}
+    assert roles(pools) == {"prefill": 2, "decode": 3}
+    assert roles({**pools, "replica.num_replicas": "1"}) == {"mixed": 1, "prefill": 2, "decode": 3}
+
+
+def test_a_pool_has_settings_of_its_own_and_the_general_ones_elsewhere():
+    flags = {"decode.num_replicas": "1", "decode.max_num_seqs": "7", "engine.num_threads": "3"}
+    (decode,) = load(flags).pools()
+    assert decode.engine.role == "decode"
+    assert decode.engine.scheduler.max_num_seqs == 7
+    assert decode.engine.num_threads == 3
+    assert decode.num_cpus == ClusterConfig().replica.num_cpus
+
+
+def test_a_pool_scales_between_bounds_that_are_in_order():
+    assert roles({"decode.max_replicas": "4"}) == {"decode": 1}
+    flags = {"prefill.min_replicas": "3", "prefill.max_replicas": "2"}
+    assert "min_replicas=3: expected at most max_replicas=2" in refusal(flags)
+    assert "expected max_replicas too" in refusal({"replica.min_replicas": "1"})
+
+
+def test_a_pool_whose_settings_do_not_fit_the_general_ones_names_itself():
+    flags = {"decode.num_replicas": "1", "decode.max_num_seqs": "9999"}
+    assert "decode: max_num_batched_tokens=512" in refusal(flags)
+
+
+def test_the_flags_of_a_pool_begin_with_its_name():
+    names = {setting.dotted: flag(setting) for setting in public_settings()}
+    assert names["prefill.num_replicas"] == "--prefill"
+    assert names["decode.num_replicas"] == "--decode"
+    assert names["decode.max_num_seqs"] == "--decode-max-num-seqs"
+
+
 def test_a_bad_store_address_is_refused_without_its_password():
     message = refusal(environ={"REDIS_URL": "http://user:hunter2@h"})
     assert "redis_url=http:...: expected one of redis://, rediss://" in message
