@@ -46,9 +46,7 @@ class DecodeCredits:
         best_left = -1
         for room in rooms:
             left = room.num_free_blocks - self._blocks.get(room.replica_id, 0) - num_blocks
-            places = self._places.get(room.replica_id, 0)
-            has_place = places < min(room.num_free_places, self._max_in_flight)
-            if left >= 0 and has_place and left > best_left:
+            if self.has_room(room, num_blocks) and left > best_left:
                 best, best_left = room, left
         if best is None:
             return None
@@ -58,6 +56,12 @@ class DecodeCredits:
         self._blocks[credit.replica_id] = self._blocks.get(credit.replica_id, 0) + num_blocks
         self._places[credit.replica_id] = self._places.get(credit.replica_id, 0) + 1
         return credit
+
+    def has_room(self, room: DecodeRoom, num_blocks: int) -> bool:
+        """Whether a credit of that size could be had there now."""
+        left = room.num_free_blocks - self._blocks.get(room.replica_id, 0) - num_blocks
+        places = self._places.get(room.replica_id, 0)
+        return left >= 0 and places < min(room.num_free_places, self._max_in_flight)
 
     def release(self, credit: Credit) -> None:
         """The request is counted by the replica itself, or will not come. Safe to call twice."""

@@ -6,7 +6,7 @@ there, and what its running requests lose meanwhile; remote costs the prefill re
 prefill there with what it holds, and the part of the transfer that the last chunk exposes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from router.pace import Pace
@@ -16,6 +16,8 @@ Reason = Literal[
     "forced",
     "no_prefill_replica",
     "no_decode_replica",
+    "several_choices",
+    "one_token",
     "short_prompt",
     "mostly_cached",
     "unmeasured",
@@ -94,20 +96,33 @@ def decide(
         return Decision(is_remote=False, reason="no_prefill_replica")
     if decode is None:
         return Decision(is_remote=True, reason="no_decode_replica")
-    if limits.mode != "auto":
-        return Decision(is_remote=limits.mode == "always", reason="forced")
+    if (early := decide_early(prompt_tokens, decode=decode, limits=limits)) is not None:
+        return early
     missing = max(1, prompt_tokens - decode.hit_tokens)
-    if missing < limits.min_missing_tokens:
-        is_cached = prompt_tokens >= limits.min_missing_tokens
-        return Decision(is_remote=False, reason="mostly_cached" if is_cached else "short_prompt")
-    if not (decode.pace.prefill_token_s > 0.0 and prefill.pace.prefill_token_s > 0.0):
+    if not prefill.pace.prefill_token_s > 0.0:
         # Each way measures the pace of its side; a long prompt disturbs more where it decodes.
         return Decision(is_remote=True, reason="unmeasured")
+    if not decode.pace.prefill_token_s > 0.0:
+        # A replica that was always spared prompts is taken to be as fast as the other.
+        pace = replace(decode.pace, prefill_token_s=prefill.pace.prefill_token_s)
+        decode = replace(decode, pace=pace)
     local_s = _local_s(missing, decode, limits.interference_weight)
     remote_s = _remote_s(prompt_tokens, missing, prefill, transfer)
     is_remote = remote_s < local_s
     reason: Reason = "remote_cheaper" if is_remote else "local_cheaper"
     return Decision(is_remote, reason, local_s, remote_s)
+
+
+def decide_early(
+    prompt_tokens: int, *, decode: Side, limits: DisaggregationLimits
+) -> Decision | None:
+    """What can be decided without a look at the prefill side; None if that takes one."""
+    if limits.mode != "auto":
+        return Decision(is_remote=limits.mode == "always", reason="forced")
+    if max(1, prompt_tokens - decode.hit_tokens) < limits.min_missing_tokens:
+        is_cached = prompt_tokens >= limits.min_missing_tokens
+        return Decision(is_remote=False, reason="mostly_cached" if is_cached else "short_prompt")
+    return None
 
 
 def _local_s(missing: int, decode: Side, interference_weight: float) -> float:

@@ -10,20 +10,28 @@ from router.decode_credits import DecodeRoom
 from router.pace import Pace
 from router.replica_status import ReplicaRole, ReplicaState, ReplicaStatus
 
+_UNKNOWN_BLOCKS = 1 << 30
 _IN_USE = (ReplicaState.ACTIVE, ReplicaState.SUSPECT)
 
 
 def decode_rooms(statuses: Iterable[ReplicaStatus], *, watermark: float) -> list[DecodeRoom]:
     """What the replicas that decode can still take, above the share of blocks to be left free."""
     return [
-        DecodeRoom(
-            status.replica_id,
-            num_free_blocks=max(0, status.num_free_blocks - round(watermark * status.num_blocks)),
-            num_free_places=max(0, status.max_num_seqs - status.num_running - status.num_waiting),
-        )
+        _decode_room(status, watermark)
         for status in statuses
         if status.state is ReplicaState.ACTIVE and status.role != "prefill"
     ]
+
+
+def _decode_room(status: ReplicaStatus, watermark: float) -> DecodeRoom:
+    if not status.max_num_seqs:
+        # It has not made a step yet, so all of it is free; one request will tell how much that is.
+        return DecodeRoom(status.replica_id, num_free_blocks=_UNKNOWN_BLOCKS, num_free_places=1)
+    return DecodeRoom(
+        status.replica_id,
+        num_free_blocks=max(0, status.num_free_blocks - round(watermark * status.num_blocks)),
+        num_free_places=max(0, status.max_num_seqs - status.num_running - status.num_waiting),
+    )
 
 
 def pool_load(

@@ -101,10 +101,16 @@ class ReplicaBook:
         entry = self._entries.get(replica_id)
         return 0 if entry is None else entry.reserved_tokens
 
+    def reserved_prompt_tokens(self, replica_id: str) -> int:
+        """Prompt tokens that were sent there; 0 for a replica that is not known."""
+        entry = self._entries.get(replica_id)
+        return 0 if entry is None else entry.reserved_prompt_tokens
+
     def _candidate(self, entry: _Entry) -> Candidate:
         pace = entry.meter.pace
-        if not pace.is_measured:
-            role = entry.status.role
+        role = entry.status.role
+        # A replica that only prefills is never seen to decode.
+        if not (pace.prefill_token_s if role == "prefill" else pace.is_measured):
             peers = [e.meter.pace for e in self._entries.values() if e.status.role == role]
             pace = mean_pace(peers)
         entry.candidate = Candidate(

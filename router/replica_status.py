@@ -8,6 +8,9 @@ from router.pace import StepSample
 
 ReplicaRole = Literal["mixed", "prefill", "decode"]
 EVERY_ROLE: frozenset[ReplicaRole] = frozenset(("mixed", "prefill", "decode"))
+PREFILL_ALONE: frozenset[ReplicaRole] = frozenset(("prefill",))
+# Who may compute outputs, and so whole requests too.
+DECODERS: frozenset[ReplicaRole] = frozenset(("mixed", "decode"))
 
 
 class ReplicaState(StrEnum):

@@ -4,10 +4,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from router.disaggregation import Side
 from router.pace import Pace
 from router.prefixes.prefix_index import PrefixIndex
 from router.replica_book import ReplicaBook
-from router.replica_status import EVERY_ROLE, ReplicaRole, ReplicaState, ReplicaStatus
+from router.replica_status import (
+    EVERY_ROLE,
+    PREFILL_ALONE,
+    ReplicaRole,
+    ReplicaState,
+    ReplicaStatus,
+)
 from router.routing_policy import Candidate, Hits, RoutingPolicy, RoutingRequest, Unmeetable
 
 
@@ -43,15 +50,23 @@ class RequestRouter:
     that arrives between two statuses spreads instead of landing on one replica.
 
     index: what the prefix caches hold; None for a policy that does not look at them.
-    gateway_id: as replicas name this gateway in their statuses.
+    gateway_id: as replicas name this gateway in their statuses. prefill_policy: chooses among
+    replicas of the prefill pool alone, since a policy may remember what it chose before; with one,
+    hits are looked up whatever the policy.
     """
 
     def __init__(
-        self, policy: RoutingPolicy, *, index: PrefixIndex | None = None, gateway_id: str = ""
+        self,
+        policy: RoutingPolicy,
+        *,
+        index: PrefixIndex | None = None,
+        gateway_id: str = "",
+        prefill_policy: RoutingPolicy | None = None,
     ) -> None:
         assert index is not None or not policy.uses_hits, "this policy needs a prefix index"
         self._policy = policy
-        self._index = index if policy.uses_hits else None
+        self._prefill_policy = prefill_policy or policy
+        self._index = index if policy.uses_hits or prefill_policy else None
         self._book = ReplicaBook(gateway_id=gateway_id)
         self._reservations: dict[int, Reservation] = {}
         self._next_number = 0
@@ -90,7 +105,8 @@ class RequestRouter:
         hits: Hits = {}
         if self._index is not None and request.block_hashes:
             hits = self._index.hits(request.block_hashes)
-        choice = self._policy.choose(request, candidates, hits)
+        policy = self._prefill_policy if roles == PREFILL_ALONE else self._policy
+        choice = policy.choose(request, candidates, hits)
         if isinstance(choice, Unmeetable):
             self._decisions[f"unmeetable_{choice.reason}"] += 1
             return choice
@@ -130,6 +146,21 @@ class RequestRouter:
     def paces(self) -> Mapping[str, Pace]:
         """How fast each replica was measured to be, by id."""
         return self._book.paces
+
+    def side(self, reservation: Reservation) -> Side:
+        """How the chosen replica stands to a prompt, for router.disaggregation."""
+        status = self._book.statuses.get(reservation.replica_id)
+        if status is None:
+            return Side(Pace())
+        reserved = self._book.reserved_prompt_tokens(reservation.replica_id)
+        return Side(
+            self._book.paces[reservation.replica_id],
+            hit_tokens=(reservation.num_hit_blocks or 0) * status.block_size,
+            queued_prefill_tokens=(
+                status.num_waiting_tokens + reserved - reservation.prompt_tokens
+            ),
+            num_decoding=status.num_running,
+        )
 
     def reserved_tokens(self, replica_id: str) -> int:
         """Work sent to a replica that its own figure does not show yet."""
