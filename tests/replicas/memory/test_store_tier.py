@@ -92,6 +92,15 @@ def test_two_tenants_share_nothing_in_the_store(engines):
     second.close()
 
 
+def test_without_prefix_caching_nothing_is_shared_through_the_store(engines):
+    target = engines.start(enable_prefix_caching=False)
+    serve(target, ask("a"))
+    serve(target, ask("b"))
+    assert target.stats.tiers.lookups_total == 0
+    assert target.stats.tiers.stored_blocks_total == 0
+    target.close()
+
+
 @pytest.mark.parametrize(
     ("policy", "num_stored"), [("never", 0), ("on_second_use", 0), ("always", 7)]
 )

@@ -49,6 +49,18 @@ def test_a_swapped_request_computes_nothing_twice(async_scheduling):
     assert stats.tiers.copied_out_blocks_total == stats.tiers.swapped_blocks_total > 0
 
 
+def test_a_swapped_request_goes_on_with_its_tail_where_it_was():
+    target = engine(**TIGHT, preemption_mode="swap")
+    requests = crowd()
+    submit(target, *requests)
+    outputs = run(target)
+    target.close()
+    assert target.stats.preemptions_total > 0
+    num_computed = sum(o.stats.num_prefill_tokens + o.stats.num_decode_tokens for o in outputs)
+    # Every known token once, but for the last of each request, which nobody reads.
+    assert num_computed == sum(len(one.prompt_token_ids) + 20 - 1 for one in requests)
+
+
 def test_a_recomputed_request_loses_its_tokens_and_that_is_counted():
     target = engine(**TIGHT, preemption_mode="recompute")
     serve(target, crowd())
