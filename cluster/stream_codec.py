@@ -1,11 +1,13 @@
 """Turns the house's nouns into messages of the token stream and back, field by field, no pickle."""
 
+import typing
 from dataclasses import dataclass, fields
 
 from cluster.live_codec import decode_view, encode_view
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
+from replicas.handoff import HandoffNews, HandoffOutcome
 from replicas.request import (
     FinishReason,
     KvEvent,
@@ -32,6 +34,7 @@ _FINISH_TO_WIRE = {
     FinishReason.CANCELLED: wire.FINISH_REASON_CANCELLED,
     FinishReason.ERROR: wire.FINISH_REASON_ERROR,
     FinishReason.REFUSED: wire.FINISH_REASON_REFUSED,
+    FinishReason.HANDED_OFF: wire.FINISH_REASON_HANDED_OFF,
 }
 _FINISH_FROM_WIRE = {number: reason for reason, number in _FINISH_TO_WIRE.items()}
 
@@ -125,6 +128,8 @@ def encode_entry(entry: TokenEntry) -> wire.Entry:
                 num_preemptions=entry.timeline.num_preemptions,
             )
         )
+    if entry.handoff is not None:
+        message.handoff.CopyFrom(_encode_handoff(entry.handoff))
     for each in entry.logprobs:
         message.logprobs.add(
             logprob=each.logprob,
@@ -151,6 +156,7 @@ def decode_entry(message: wire.Entry) -> TokenEntry:
             TokenLogprob(each.logprob, tuple(zip(each.top_ids, each.top_logprobs, strict=True)))
             for each in message.logprobs
         ),
+        handoff=_decode_handoff(message.handoff) if message.HasField("handoff") else None,
     )
 
 
@@ -287,6 +293,28 @@ def _decode_snapshot(message: wire.KvSnapshot) -> KvSnapshot:
         block_hashes=tuple(message.block_hashes),
         is_first=message.is_first,
         is_last=message.is_last,
+    )
+
+
+def _encode_handoff(news: HandoffNews) -> wire.HandoffNews:
+    return wire.HandoffNews(
+        generation=news.generation,
+        outcome=news.outcome,
+        num_tokens=news.num_tokens,
+        num_bytes=news.num_bytes,
+        seconds=news.seconds,
+        transport=news.transport,
+    )
+
+
+def _decode_handoff(message: wire.HandoffNews) -> HandoffNews:
+    return HandoffNews(
+        generation=message.generation,
+        outcome=typing.cast(HandoffOutcome, message.outcome),
+        num_tokens=message.num_tokens,
+        num_bytes=message.num_bytes,
+        seconds=message.seconds,
+        transport=message.transport,
     )
 
 

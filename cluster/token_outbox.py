@@ -184,6 +184,7 @@ def join_entries(earlier: TokenEntry, later: TokenEntry) -> TokenEntry:
         refusal=later.refusal or earlier.refusal,
         timeline=later.timeline or earlier.timeline,
         logprobs=earlier.logprobs + later.logprobs,
+        handoff=later.handoff or earlier.handoff,
     )
 
 

@@ -27,3 +27,7 @@ class CorruptBlock(Exception):
     def __init__(self, message: str, *, kind: CorruptionKind) -> None:
         super().__init__(message)
         self.kind: CorruptionKind = kind
+
+
+class CorruptTable(Exception):
+    """A stored value is no block table; the message says why."""

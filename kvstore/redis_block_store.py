@@ -14,6 +14,7 @@ from kvstore.coded_block_store import CodedBlockStore
 from kvstore.config import StoreConfig
 from kvstore.errors import StoreUnavailable
 from kvstore.failsafe_store import FailsafeStore
+from kvstore.redis_handoff_tables import RedisHandoffTables
 from kvstore.redis_lanes import RedisLanes
 from kvstore.redis_routes import routes_to
 from kvstore.redis_shelf import RedisShelf, ShelfLimits
@@ -70,6 +71,17 @@ def open_redis_block_store(
         compression=config.store_compression,
     )
     return FailsafeStore(store, clock=clock, random_source=random.Random())
+
+
+def open_redis_handoff_tables(
+    config: StoreConfig, *, layout: BlockLayout, clock: Callable[[], float] = time.monotonic
+) -> RedisHandoffTables:
+    """The tables of hand-offs, on connections of their own: they must not queue behind blocks."""
+    return RedisHandoffTables(
+        open_lanes(config, clock=clock),
+        timeout_s=config.store_timeout_s,
+        max_tail_bytes=largest_value_bytes(layout),
+    )
 
 
 def check_value_size(layout: BlockLayout, *, max_bulk_bytes: int) -> None:

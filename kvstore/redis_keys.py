@@ -2,6 +2,8 @@
 
     pagoda:{namespace}:{hash}         a block; namespace is BlockLayout.namespace, hash is hex
     pagoda:{namespace}:{hash}:pins    the leases that pin it
+    pagoda:handoff:{hash}:table       the block table of a hand-off, and the tail beside it:
+    pagoda:handoff:{hash}:tail        neither looks like a block's key
 
 The braces around the hash are part of the key: in a cluster they put a block and its pins on one
 node, and the blocks of a model on all of them.
@@ -22,6 +24,12 @@ def block_key(namespace: str, name: BlockHash) -> bytes:
 def pins_key(key: bytes) -> bytes:
     """Where the leases on a block lie."""
     return key + _PINS
+
+
+def handoff_keys(key: BlockHash) -> tuple[bytes, bytes]:
+    """Where the table of a hand-off lies, and its tail block; on one node of a cluster."""
+    digits = key.hex().encode()
+    return (b"%shandoff:{%s}:table" % (PREFIX, digits), b"%shandoff:{%s}:tail" % (PREFIX, digits))
 
 
 def pattern(namespace: str | None = None) -> bytes:

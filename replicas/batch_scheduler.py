@@ -68,6 +68,8 @@ class BatchScheduler:
         if self._allocator.num_free < self._config.watermark_blocks:
             self.totals.low_watermark_steps += 1
         self.tiers.begin(self._step + 1)
+        for request in self.tiers.handoffs.plan(step=self._step + 1):
+            self.park(request)
         self.tiers.look_ahead(self._queue, now)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
@@ -100,7 +102,10 @@ class BatchScheduler:
             self._publish(request, request.num_planned)
 
     def park(self, request: RequestState) -> None:
-        """A beam ended without a branch: its choice gives back all it has, but is not over."""
+        """Its choice gives back all it has, but is not over.
+
+        A beam ended without a branch, or the rest of its request is computed elsewhere.
+        """
         if request.slot is None:
             self._queue.remove(request)
         else:

@@ -1,11 +1,10 @@
 """Conducts the five jobs of a serving engine: admit, allocate, batch, run, stream (lecture 10)."""
 
-import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from replicas.admission_queue import AdmissionQueue
 from replicas.batch import Sampled
@@ -24,10 +23,10 @@ from replicas.engine_commands import (
 )
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView, ViewRecorder, step_rows
-from replicas.memory.block_mover import FetchDone, LookedUp, StoreDone
 from replicas.memory.block_tiers import TierSetup
 from replicas.policies import waiting_order
 from replicas.policies.eviction import eviction_order
+from replicas.private_root import with_private_root
 from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
@@ -176,13 +175,14 @@ class Engine:
                 case ClearCache():
                     self._allocator.clear_cache()
                     self._scheduler.tiers.clear()
-                case StoreDone() | LookedUp() | FetchDone():
-                    self._scheduler.tiers.take_answer(command, now)
-                    self._has_news = True
                 case Watch(seconds):
                     self._view.watch(seconds)
+                case _:
+                    self._scheduler.tiers.take_answer(command, now)
+                    self._has_news = True
         for state in self._queue.expired(now):
             self._expire(state, now)
+        self._tell_of_handoffs(now)
 
     def _submit(self, request: EngineRequest, now: float, received_at: float) -> None:
         known = self._live.get(request.request_id)
@@ -194,7 +194,7 @@ class Engine:
                 request.request_id, known.request.attempt, FinishReason.CANCELLED, now
             )
         if not self.config.enable_prefix_caching:
-            request = _with_private_root(request)
+            request = with_private_root(request)
         asked = request
         if request.sampling.beam is not None:
             request = with_candidates(request, self._end_token_ids)
@@ -208,7 +208,18 @@ class Engine:
         live = self._live[request.request_id] = _Live(request, answer)
         if request.sampling.beam is not None:
             live.beams = BeamRun(asked, answer, self._end_token_ids)
+        if request.handoff is not None:
+            self._scheduler.tiers.handoffs.arrived(answer[0], now)
         self._stream.admitted(request)
+
+    def _tell_of_handoffs(self, now: float) -> None:
+        for handed in self._scheduler.tiers.handoffs.take_news(now):
+            if handed.request.finish_reason is not None:
+                continue
+            self._stream.handed(handed.request, handed.news)
+            if handed.is_over:
+                self._end(handed.request, FinishReason.HANDED_OFF, now)
+                self._stream.ended(handed.request, FinishReason.HANDED_OFF)
 
     def _end_choices(
         self,
@@ -227,8 +238,10 @@ class Engine:
             return
         for state in live.choices:
             if state.finish_reason is None and only in (None, state.choice):
-                self._end(state, reason, now)
-                self._stream.ended(state, reason)
+                is_over_here = state.goes_on_elsewhere and reason is FinishReason.STOP_STRING
+                how = FinishReason.HANDED_OFF if is_over_here else reason
+                self._end(state, how, now)
+                self._stream.ended(state, how)
 
     def _expire(self, state: RequestState, now: float) -> None:
         """Refuse a request that waited too long, unless one of its choices has begun or ended."""
@@ -349,10 +362,3 @@ class Engine:
         while self._held_events and self._held_events[0][0] <= computed_step:
             released.extend(self._held_events.popleft()[1])
         return tuple(released)
-
-
-def _with_private_root(request: EngineRequest) -> EngineRequest:
-    """Blocks named so that only this request's own choices can share them."""
-    salt = f"{request.request_id}/{request.attempt}".encode()
-    root = hashlib.sha256(request.root + salt).digest()
-    return replace(request, root=root, block_hashes=())

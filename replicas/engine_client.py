@@ -23,7 +23,7 @@ from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady, Core
 from replicas.engine_commands import Cancel, Command, FinishChoice, Submit, Watch
 from replicas.engine_info import EngineInfo
 from replicas.engine_loop import EngineLoop
-from replicas.memory.block_mover import BlockMover, FetchJob, LookUpJob, NoMover, StoreJob
+from replicas.memory.block_mover import BlockMover, MoverJob, NoMover
 from replicas.memory.host_buffer import HostBuffer
 from replicas.request import EngineRequest
 from replicas.step_output import StepOutput
@@ -186,7 +186,7 @@ class ProcessEngine(_CommandSender):
                 break
             if isinstance(message, CoreFailed):
                 reason = message.reason
-            elif isinstance(message, StoreJob | LookUpJob | FetchJob):
+            elif isinstance(message, MoverJob):
                 assert self._mover is not None, "a job without a store"
                 self._mover.take(message)
             elif not self._closing:
@@ -277,7 +277,8 @@ def _open_mover(
     except ValueError as error:
         buffer.close()
         raise EngineStartError(f"block store: {error}") from error
-    return StoreMover(opened, buffer, answer=send)
+    handoffs = store.open_handoffs(opened) if store.open_handoffs is not None else None
+    return StoreMover(opened, buffer, answer=send, handoffs=handoffs)
 
 
 def _spawn_core(

@@ -5,17 +5,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from replicas.handoff import HandoffIn, HandoffNews, HandoffOut
+
 
 class FinishReason(StrEnum):
     """Why a choice ended. The first two are OpenAI's; the others never reach a client as they are.
 
     STOP_STRING is set by a gateway that found a stop string in the text: it is a normal end and
-    is counted as one, unlike CANCELLED (the client left) and ERROR (the engine failed).
+    is counted as one, unlike CANCELLED (the client left) and ERROR (the engine failed). HANDED_OFF
+    ends the part of a request that a prefill engine computed; another engine goes on with it.
     """
 
     STOP = "stop"
     LENGTH = "length"
     STOP_STRING = "stop_string"
+    HANDED_OFF = "handed_off"
     CANCELLED = "cancelled"
     ERROR = "error"
     REFUSED = "refused"
@@ -126,6 +130,9 @@ class EngineRequest:
         a router looks at them, the engine does not.
     session_id: of the conversation or agent run that it is a turn of, if the client names one; what
         becomes of its blocks when it ends depends on how long such sessions pause.
+    handoff: its other part is computed elsewhere (only with one choice): compute the prompt and
+        publish it, or adopt what was published, with the tokens sampled there as
+        emitted_token_ids.
     """
 
     request_id: str
@@ -141,6 +148,7 @@ class EngineRequest:
     session_id: str | None = None
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    handoff: HandoffOut | HandoffIn | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -149,6 +157,8 @@ class EngineRequest:
             raise ValueError(f"num_choices={self.num_choices}: expected at least 1")
         if self.emitted_token_ids and self.num_choices != 1:
             raise ValueError("emitted_token_ids: expected only with num_choices=1")
+        if self.handoff is not None and (self.num_choices != 1 or self.sampling.beam is not None):
+            raise ValueError("handoff: expected only with num_choices=1 and without a beam search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +198,8 @@ class TokenEntry:
     stop_token_id: the end token that was sampled, when finish_reason is STOP (it is not in
     token_ids). num_cached_tokens: prompt tokens that were found computed, with the first token.
     timeline: with the first token of a choice and with its last entry. logprobs: one for each of
-    token_ids and then one for stop_token_id; empty if the request did not ask.
+    token_ids and then one for stop_token_id; empty if the request did not ask. handoff: how far
+    the request's hand-off has come, with no tokens of its own.
     """
 
     request_id: str
@@ -202,6 +213,7 @@ class TokenEntry:
     refusal: Refusal | None = None
     timeline: Timeline | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    handoff: HandoffNews | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kvstore.block_hash import block_hashes
+from replicas.handoff import HandoffOut
 from replicas.request import EngineRequest, FinishReason, SamplingParams, Timeline
 
 
@@ -30,6 +31,7 @@ class RequestState:
     is_held: its last step is computed, but its next token depends on siblings that are not.
     has_shared_tail: others may hold its part-filled last block, which is then copied before it
     writes there.
+    goes_on_elsewhere: another engine samples what comes after its first new token.
     """
 
     __slots__ = (
@@ -37,6 +39,7 @@ class RequestState:
         "blocks",
         "choice",
         "finish_reason",
+        "goes_on_elsewhere",
         "has_shared_tail",
         "is_held",
         "is_parked",
@@ -73,6 +76,12 @@ class RequestState:
         self.tokens = [*origin.prompt_token_ids, *origin.emitted_token_ids]
         self.num_prompt_tokens = len(origin.prompt_token_ids)
         self.max_known = min(self.num_prompt_tokens + origin.sampling.max_tokens, max_model_len)
+        num_known = len(self.tokens)
+        self.goes_on_elsewhere = (
+            isinstance(origin.handoff, HandoffOut) and self.max_known > num_known + 1
+        )
+        if self.goes_on_elsewhere:
+            self.max_known = num_known + 1
         self.num_unresolved = 0
         self.num_planned = 0
         self.blocks: list[int] = []

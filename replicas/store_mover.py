@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kvstore.block_store import BlockLayout, BlockStore, StoredBlock, WantedBlock
+from kvstore.block_transport import BlockTransport
+from kvstore.handoff_tables import HandoffTables
+from replicas.handoff_mover import HandoffMover, failed
 from replicas.memory.block_mover import (
     FetchDone,
     FetchJob,
@@ -37,16 +40,28 @@ class StoreAccess:
 
     open: the store of a layout; it must never raise StoreUnavailable (kvstore.failsafe_store), and
     belongs to whoever opened it. fetch_timeout_s: longest that a request waits for it.
+    open_handoffs: what hand-offs need, for a store that was opened; None where there are none.
     """
 
     open: Callable[[BlockLayout], BlockStore]
     fetch_timeout_s: float
+    open_handoffs: "Callable[[BlockStore], HandoffAccess] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffAccess:
+    """tables: of block tables. open_transports: ways for the blocks themselves, those that a reader
+    tries first in front, over the slots of a host buffer."""
+
+    tables: HandoffTables
+    open_transports: Callable[[HostBuffer], Sequence[BlockTransport]]
 
 
 class StoreMover:
     """Jobs in the order in which they come: writes in one thread, questions and reads in others.
 
-    store, buffer: closed with the mover. answer: called from any of its threads.
+    store, buffer: closed with the mover. answer: called from any of its threads. handoffs: without
+    it every hand-off is refused.
     """
 
     has_store = True
@@ -57,6 +72,7 @@ class StoreMover:
         buffer: HostBuffer,
         *,
         answer: Callable[[MoverAnswer], None],
+        handoffs: HandoffAccess | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert buffer.slot_bytes == store.layout.payload_bytes, buffer.slot_bytes
@@ -68,13 +84,30 @@ class StoreMover:
         self._readers = ThreadPoolExecutor(NUM_READERS, "store-reader")
         self._lock = threading.Lock()
         self._is_closed = False
+        self._handoffs: HandoffMover | None = None
+        if handoffs is not None:
+            self._handoffs = HandoffMover(
+                handoffs.open_transports(buffer),
+                handoffs.tables,
+                layout=store.layout,
+                buffer=buffer,
+                answer=answer,
+                clock=clock,
+            )
 
     def take(self, job: MoverJob) -> None:
         """Queue a job; one that comes after `close` is dropped, with the engine that sent it."""
-        threads = self._writer if isinstance(job, StoreJob) else self._readers
         with self._lock:
-            if not self._is_closed:
-                threads.submit(self._do, job)
+            if self._is_closed:
+                return
+            if isinstance(job, StoreJob):
+                self._writer.submit(self._do, job)
+            elif isinstance(job, LookUpJob | FetchJob):
+                self._readers.submit(self._do, job)
+            elif self._handoffs is not None:
+                self._handoffs.take(job)
+            else:
+                self._answer(failed(job))
 
     def close(self) -> None:
         """Let the jobs in hand end, forget the others, close store and buffer."""
@@ -84,10 +117,12 @@ class StoreMover:
             self._is_closed = True
         for threads in (self._writer, self._readers):
             threads.shutdown(cancel_futures=True)
+        if self._handoffs is not None:
+            self._handoffs.close()
         self._store.close()
         self._buffer.close()
 
-    def _do(self, job: MoverJob) -> None:
+    def _do(self, job: StoreJob | LookUpJob | FetchJob) -> None:
         started_at = self._clock()
         num_blocks = 0
         try:
@@ -105,7 +140,7 @@ class StoreMover:
                 seconds = self._clock() - started_at
                 self._answer(FetchDone(job_id, num_blocks, seconds, self._speeds()))
 
-    def _work(self, job: MoverJob) -> int:
+    def _work(self, job: StoreJob | LookUpJob | FetchJob) -> int:
         """Blocks that were stored, found or fetched."""
         match job:
             case StoreJob(_, blocks):

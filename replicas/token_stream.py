@@ -5,6 +5,7 @@ Per-step latency is user-visible (lecture 10, 10.1), so whatever a step produced
 
 from replicas.batch import Sampled
 from replicas.beam_group import Output
+from replicas.handoff import HandoffNews
 from replicas.request import EngineRequest, FinishReason, Refusal, TokenEntry, TokenLogprob
 from replicas.request_state import RequestState
 
@@ -17,7 +18,7 @@ def end_of(
     is_end = token_id in end_token_ids and not sampling.ignore_eos
     if is_end or token_id in sampling.stop_token_ids:
         return FinishReason.STOP
-    if len(request.tokens) >= request.max_known:
+    if len(request.tokens) >= request.max_known and not request.goes_on_elsewhere:
         return FinishReason.LENGTH
     return None
 
@@ -99,6 +100,19 @@ class TokenStream:
                 num_cached_tokens=request.num_cached_tokens,
                 timeline=request.timeline,
                 logprobs=output.logprobs,
+            )
+        )
+
+    def handed(self, request: RequestState, news: HandoffNews) -> None:
+        """A hand-off has come further, or has failed."""
+        origin = request.origin
+        self._entries.append(
+            TokenEntry(
+                origin.request_id,
+                origin.attempt,
+                request.choice,
+                request.num_streamed,
+                handoff=news,
             )
         )
 

@@ -62,6 +62,28 @@ _TIERS = (
     ),
     count(
         "replica",
+        "pagoda:handoffs",
+        "requests",
+        "Hand-offs of a prefill replica (published, or unpublished because they failed) and of a "
+        "decode replica (adopted, or refused and computed there).",
+        "outcome",
+    ),
+    count(
+        "replica",
+        "pagoda:handoff_seconds",
+        "seconds",
+        "What hand-offs took: from the first token to the published table (publish), from the "
+        "request's arrival to its adopted blocks (adopt).",
+        "part",
+    ),
+    count(
+        "replica",
+        "pagoda:handoff_bytes",
+        "bytes",
+        "Bytes of K and V that decode replicas fetched to adopt requests.",
+    ),
+    count(
+        "replica",
         "pagoda:session_fates",
         "turns",
         "What became of a session's blocks at the end of a turn: keep, swap or discard.",

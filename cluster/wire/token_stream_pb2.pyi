@@ -38,6 +38,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 4
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 5
     FINISH_REASON_REFUSED: _FinishReason.ValueType  # 6
+    FINISH_REASON_HANDED_OFF: _FinishReason.ValueType  # 7
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
@@ -48,6 +49,7 @@ FINISH_REASON_STOP_STRING: FinishReason.ValueType  # 3
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 4
 FINISH_REASON_ERROR: FinishReason.ValueType  # 5
 FINISH_REASON_REFUSED: FinishReason.ValueType  # 6
+FINISH_REASON_HANDED_OFF: FinishReason.ValueType  # 7
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -469,6 +471,7 @@ class Entry(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    HANDOFF_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     attempt: _builtins.int
     choice: _builtins.int
@@ -486,6 +489,8 @@ class Entry(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """One for each of token_ids and one for stop_token_id, if log probabilities were asked for."""
 
+    @_builtins.property
+    def handoff(self) -> Global___HandoffNews: ...
     def __init__(
         self,
         *,
@@ -500,16 +505,53 @@ class Entry(_message.Message):
         refusal: Global___Refusal | None = ...,
         timeline: Global___Timeline | None = ...,
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        handoff: Global___HandoffNews | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "refusal", b"refusal", "stop_token_id", b"stop_token_id", "timeline", b"timeline"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "handoff", b"handoff", "refusal", b"refusal", "stop_token_id", b"stop_token_id", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "attempt", b"attempt", "choice", b"choice", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "num_cached_tokens", b"num_cached_tokens", "refusal", b"refusal", "request_id", b"request_id", "stop_token_id", b"stop_token_id", "timeline", b"timeline", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "attempt", b"attempt", "choice", b"choice", "finish_reason", b"finish_reason", "handoff", b"handoff", "index", b"index", "logprobs", b"logprobs", "num_cached_tokens", b"num_cached_tokens", "refusal", b"refusal", "request_id", b"request_id", "stop_token_id", b"stop_token_id", "timeline", b"timeline", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_token_id: _TypeAlias = _typing.Literal["stop_token_id"]  # noqa: Y015
     _WhichOneofArgType__stop_token_id: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_token_id) -> _WhichOneofReturnType__stop_token_id | None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
+
+@_typing.final
+class HandoffNews(_message.Message):
+    """How far the request's hand-off to another replica, or from it, has come. See replicas.handoff."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    TRANSPORT_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    outcome: _builtins.str
+    num_tokens: _builtins.int
+    num_bytes: _builtins.int
+    seconds: _builtins.float
+    transport: _builtins.str
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        outcome: _builtins.str = ...,
+        num_tokens: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        transport: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "num_bytes", b"num_bytes", "num_tokens", b"num_tokens", "outcome", b"outcome", "seconds", b"seconds", "transport", b"transport"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandoffNews: _TypeAlias = HandoffNews  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):

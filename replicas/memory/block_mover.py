@@ -8,6 +8,7 @@ commands at a step boundary, and a job that is never answered costs the engine n
 from dataclasses import dataclass
 from typing import Protocol
 
+from replicas.memory.handoff_jobs import HandoffAnswer, HandoffJob
 from replicas.memory.host_tier import HostBlock
 
 
@@ -76,8 +77,8 @@ class FetchDone:
     speeds: StoreSpeeds = StoreSpeeds()
 
 
-MoverJob = StoreJob | LookUpJob | FetchJob
-MoverAnswer = StoreDone | LookedUp | FetchDone
+MoverJob = StoreJob | LookUpJob | FetchJob | HandoffJob
+MoverAnswer = StoreDone | LookedUp | FetchDone | HandoffAnswer
 
 
 class BlockMover(Protocol):

@@ -20,6 +20,7 @@ from replicas.memory.block_mover import (
     NoMover,
     StoreDone,
 )
+from replicas.memory.handoffs import Handoffs
 from replicas.memory.host_tier import HostBlock, HostTier
 from replicas.memory.move_costs import BlockCost, MoveCosts
 from replicas.memory.request_memory import FoundPrefix, RequestMemory
@@ -58,7 +59,7 @@ class TierSetup:
 
 
 class BlockTiers:
-    """Host tier, swapping, write-back and fetches of one engine."""
+    """Host tier, swapping, write-back, fetches and hand-offs of one engine."""
 
     def __init__(
         self,
@@ -96,8 +97,17 @@ class BlockTiers:
             block_size=config.block_size,
             timeout_s=setup.fetch_timeout_s,
         )
+        self.handoffs = Handoffs(
+            memory=memory,
+            swapping=self._swapping,
+            tier=self._tier,
+            mover=setup.mover,
+            totals=self._totals,
+            block_size=config.block_size,
+        )
         self._sessions = SessionFates()
         self._residence = Residence(clock=setup.clock)
+        self._clock = setup.clock
         self._step = 1
         if config.num_host_slots and config.store_write_back == "on_eviction":
             allocator.on_reuse = self._rescue
@@ -124,7 +134,9 @@ class BlockTiers:
                 self.waits(request, self._memory.match(request), now)
 
     def waits(self, request: RequestState, found: FoundPrefix, now: float) -> bool:
-        """Whether a waiting request had better wait on, for blocks from the store."""
+        """Whether a waiting request had better wait on, for blocks from outside this machine."""
+        if self.handoffs.waits(request, now):
+            return True
         if not self._asks_store or found.num_tokens % self._config.block_size:
             return False
 
@@ -167,6 +179,7 @@ class BlockTiers:
     def ending(self, request: RequestState, now: float) -> Sequence[int]:
         """Before an ended request's blocks are taken: those that should be reused first."""
         self.forget(request)
+        self.handoffs.end(request)
         session_id = request.origin.session_id
         if session_id is None or not request.is_running or not self._tier.num_slots:
             return ()
@@ -205,6 +218,7 @@ class BlockTiers:
             self._costs.note_copies(num_out + num_in, seconds=move_s)
         self._residence.note_step(num_tokens=batch.num_tokens, num_copied_out=num_out)
         self._write_back.send()
+        self.handoffs.note_step(self._clock())
 
     def take_answer(self, answer: MoverAnswer, now: float) -> None:
         """The mover has done something."""
@@ -216,6 +230,8 @@ class BlockTiers:
                 self._fetches.looked_up(answer, now)
             case FetchDone():
                 self._write_back.note_stored(self._fetches.fetched(answer))
+            case _:
+                self.handoffs.take_answer(answer, now)
 
     def clear(self) -> None:
         """Forget every block that is not in use."""
@@ -233,7 +249,8 @@ class BlockTiers:
 
     def check(self) -> None:
         """Assert every invariant."""
-        self._tier.check([*self._swapping.pins(), *self._write_back.pins(), *self._fetches.pins()])
+        pins = (self._swapping, self._write_back, self._fetches, self.handoffs)
+        self._tier.check([slot for holder in pins for slot in holder.pins()])
 
     def _rescue(self, block: int, name: bytes, parent: bytes, token_ids: tuple[int, ...]) -> None:
         content = HostBlock(name, parent, token_ids)

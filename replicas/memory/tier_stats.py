@@ -23,6 +23,10 @@ class TierStats:
     short_fetches_total: brought less than was promised. declined_fetches_total: recompute was
     cheaper. fetch_s_total: what fetches took. fetch_s_estimated_total,
     fetch_recompute_s_estimated_total: both sides of every decision about a fetch.
+    published_handoffs_total, unpublished_handoffs_total: prompts computed for another engine, and
+    those of them that it could not have. handoff_publish_s_total: from their first tokens to their
+    tables. adopted_handoffs_total, refused_handoffs_total: the other direction.
+    handoff_adopt_s_total, handoff_adopted_bytes_total: what adopting took and brought.
     sessions_kept_total, sessions_swapped_total, sessions_discarded_total: fates of the blocks of
     sessions that went idle.
     """
@@ -53,6 +57,13 @@ class TierStats:
     fetch_s_total: float = 0.0
     fetch_s_estimated_total: float = 0.0
     fetch_recompute_s_estimated_total: float = 0.0
+    published_handoffs_total: int = 0
+    unpublished_handoffs_total: int = 0
+    handoff_publish_s_total: float = 0.0
+    adopted_handoffs_total: int = 0
+    refused_handoffs_total: int = 0
+    handoff_adopt_s_total: float = 0.0
+    handoff_adopted_bytes_total: int = 0
     sessions_kept_total: int = 0
     sessions_swapped_total: int = 0
     sessions_discarded_total: int = 0

@@ -20,6 +20,7 @@ from cluster.stream_codec import (
 )
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
+from replicas.handoff import HandoffNews
 from replicas.request import (
     FinishReason,
     KvEvent,
@@ -55,6 +56,8 @@ ENTRIES = [
         stop_token_id=2,
         logprobs=(TokenLogprob(-0.5, ((4, -0.5), (9, -1.25))), TokenLogprob(0.0)),
     ),
+    TokenEntry("r", 1, 0, 1, handoff=HandoffNews(7, "adopted", 1024, 1 << 33, 0.25, "shm")),
+    TokenEntry("r", 1, 0, 1, handoff=HandoffNews(0, "stale")),
     *(TokenEntry("r", 0, 0, 0, finish_reason=reason) for reason in FinishReason),
 ]
 

@@ -10,7 +10,7 @@ from replicas.engine import Engine
 from replicas.memory.block_mover import MoverAnswer
 from replicas.memory.host_buffer import HostBuffer
 from replicas.simulated_runner import SimulatedRunner
-from replicas.store_mover import StoreMover
+from replicas.store_mover import HandoffAccess, StoreMover
 from tests.replicas.engine_harness import BLOCK_SIZE, ManualClock, engine, run, submit, tokens
 
 
@@ -27,9 +27,16 @@ def shared_memory_store(memory: Memory, *, layout: BlockLayout | None = None) ->
 class Engines:
     """Engines over one memory, each with a store client of its own; made one after another."""
 
-    def __init__(self, open_store: Callable[[], BlockStore], *, num_host_slots: int = 64) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], BlockStore],
+        *,
+        num_host_slots: int = 64,
+        open_handoffs: Callable[[BlockStore], HandoffAccess] | None = None,
+    ) -> None:
         self._open_store = open_store
         self._num_host_slots = num_host_slots
+        self._open_handoffs = open_handoffs
         self.movers: list[StoreMover] = []
 
     def start(self, **overrides: object) -> Engine:
@@ -43,7 +50,8 @@ class Engines:
         def answer(news: MoverAnswer) -> None:
             made[0].inbox.put(news)
 
-        mover = StoreMover(store, host, answer=answer)
+        handoffs = self._open_handoffs(store) if self._open_handoffs is not None else None
+        mover = StoreMover(store, host, answer=answer, handoffs=handoffs)
         self.movers.append(mover)
         clock = RealClock()
         values = {"store_write_back": "always", "async_scheduling": False, **overrides}
