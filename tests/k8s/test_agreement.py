@@ -156,8 +156,13 @@ def test_a_pod_has_longer_to_end_than_its_streams_and_its_replicas(objects):
         data = only(objects, "ConfigMap", "pagoda-ray-environment")["data"]
         assert limit_s >= float(data["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) == LONGEST_STREAM_S
         # Serve stops a replica shutdown_timeout_s before the limit, its successor ready or not.
-        assert limit_s >= found.startup_timeout_s + found.shutdown_timeout_s, name
+        assert limit_s >= found.startup_timeout_s + longest_goodbye_s(found), name
         assert spec["terminationGracePeriodSeconds"] >= limit_s + 60
+
+
+def longest_goodbye_s(replica):
+    """How long Serve lets a copy go on that it has told to end."""
+    return max(replica.shutdown_timeout_s, getattr(replica, "drain_timeout_s", 0.0))
 
 
 def test_an_old_cluster_stays_as_long_as_the_longest_stream(objects):
@@ -231,6 +236,30 @@ def test_gateways_and_replicas_find_slots_on_workers_and_none_on_the_head(object
         assert slots >= found.num_cpus + 2 * gateway_cpus
         gpus = float(ray_container(group)["resources"]["limits"].get("nvidia.com/gpu", 0))
         assert gpus == found.num_gpus
+
+
+def test_a_group_starts_with_a_worker_for_each_replica_of_its_pool(objects):
+    pools = {pool.role: pool for pool in config(objects).pools()}
+    assert set(pools) == set(workers(objects))
+    for role, group in workers(objects).items():
+        assert group["replicas"] == pools[role].num_replicas
+        assert group["maxReplicas"] >= pools[role].most_replicas
+
+
+def test_each_pool_is_placed_on_its_own_workers_alone():
+    objects = rendered("gpu-disaggregated")
+    sized = {d["name"]: d["ray_actor_options"] for d in application(objects)["deployments"]}
+    for role, group in workers(objects).items():
+        # KubeRay puts the text into a shell's command line, hence the quotes around it.
+        slots = json.loads(json.loads(group["rayStartParams"]["resources"]))
+        assert set(slots) == {role}
+        assert set(sized[role]["resources"]) == {role}
+        assert sized[role]["resources"][role] <= slots[role]
+        [pool] = [pool for pool in config(objects).pools() if pool.role == role]
+        assert sized[role]["num_gpus"] == pool.num_gpus
+        assert sized[role]["num_cpus"] == pool.num_cpus
+    selectors = [g["template"]["spec"]["nodeSelector"] for g in workers(objects).values()]
+    assert selectors[0] != selectors[1]
 
 
 def cpus(group, which):
