@@ -155,7 +155,10 @@ class ProcessEngine(_CommandSender):
 
     def _open_store(self, store: StoreAccess | None, host_fd: int) -> None:
         layout, num_slots = self.info.layout, self.info.num_host_slots
-        if store is None or layout is None or not num_slots:
+        if store is None or layout is None:
+            return
+        if not num_slots:
+            log.warning("store unused: swap_space_bytes holds no block of the model")
             return
         buffer = HostBuffer.attach(
             os.dup(host_fd), num_slots=num_slots, slot_bytes=layout.payload_bytes
