@@ -88,7 +88,17 @@ def build_engine(
         thread=thread,
         tiers=_tier_setup(prepared, runner, scheduler, outside, thread),
     )
-    info = EngineInfo(
+    return engine, _info_of(prepared, runner, config, scheduler, tuple(phases))
+
+
+def _info_of(
+    prepared: PreparedModel,
+    runner: "ModelRunner",
+    config: EngineConfig,
+    scheduler: SchedulerConfig,
+    phases: tuple[tuple[str, float], ...],
+) -> EngineInfo:
+    return EngineInfo(
         model=prepared.name,
         fingerprint=prepared.fingerprint,
         role=config.role,
@@ -102,11 +112,10 @@ def build_engine(
         block_bytes=runner.block_bytes,
         max_model_len=runner.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
-        phases=tuple(phases),
+        phases=phases,
         layout=runner.layout,
         num_host_slots=scheduler.num_host_slots,
     )
-    return engine, info
 
 
 def _tier_setup(
