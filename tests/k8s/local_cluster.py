@@ -29,8 +29,8 @@ from tests.kvstore.redis_servers import RedisServer, debian_redis
 HEAD, WORKER, SECOND_WORKER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 240.0
-# A whole minute of manners towards load balancers that are not here would be the test's, too.
-FASTER = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2"}
+# Half a minute of manners towards load balancers would be the tests' too; HAProxy needs some of it.
+FASTER = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "10"}
 
 
 def wait_for(is_so: Callable[[], bool], *, what: str, timeout_s: float = START_TIMEOUT_S) -> None:

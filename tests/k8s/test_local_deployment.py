@@ -151,7 +151,8 @@ async def load(cluster, *, until, outcomes):
                     answer = await client.post(
                         f"{cluster.url}/v1/completions", json=completion(24, ignore_eos=True)
                     )
-                    outcomes[answer.status_code] += 1
+                    is_good = answer.status_code == 200
+                    outcomes[200 if is_good else f"{answer.status_code} {answer.text}"] += 1
                 except httpx.HTTPError as error:
                     outcomes[repr(error)] += 1
 
