@@ -23,11 +23,11 @@ FAST := not redis and not ray and not e2e and not gpu and not slow
 FULL := (redis or ray or e2e or slow) and not gpu
 PHASE = @printf '== %s %s\n' "$$(date +%T)"
 
-.PHONY: help serve check test bench setup format clean
+.PHONY: help serve check test bench k8s setup format clean
 .PHONY: format-check lint types floors fast-tests
 
 help: ## Say what there is
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z0-9]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 serve: $(RUNTIME) ## Serve the demo model, or whatever ARGS says
 	@exec $(BIN)/pagoda serve $(ARGS)
@@ -63,6 +63,9 @@ test: check ## check, then the tests that need Valkey, Ray or the whole service
 
 bench: $(RUNTIME) ## The in-process benchmark
 	@exec $(BIN)/python -m replicas.bench $(ARGS)
+
+k8s: $(DEV) ## Render every manifest, validate it all, and say what was checked
+	@$(BIN)/python -m tests.k8s.check
 
 setup: $(DEV) ## Install everything into .venv and stop
 
