@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from cluster.errors import DispatchError
 from replicas.request import EngineRequest, TokenEntry
 
 
@@ -23,6 +24,24 @@ class TokenFeed(Protocol):
 
     async def close(self) -> None:
         """Leave: whatever still runs is cancelled. Safe to call twice and after the end."""
+        ...
+
+
+class AttemptFeed(TokenFeed, Protocol):
+    """The feed of one attempt, which may be given up from outside."""
+
+    @property
+    def replica_id(self) -> str:
+        """Where the attempt runs now."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no entry will come any more."""
+        ...
+
+    def fail(self, error: DispatchError) -> None:
+        """The attempt ends with an error, unless it has ended already."""
         ...
 
 

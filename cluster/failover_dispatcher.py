@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cluster.dispatch import ClusterHealth
+from cluster.dispatch import AttemptFeed, ClusterHealth
 from cluster.errors import DispatchError, NoReplica, ReplicaLost, RequestRefused
 from cluster.serve_dispatcher import Trouble
-from cluster.token_feed import StreamFeed
 from cluster.token_outbox import drop_tokens
 from replicas.request import EngineRequest, FinishReason, TokenEntry
 from router.config import RouterConfig
@@ -38,11 +37,12 @@ class MovedOn(ReplicaLost):
 
 
 class AttemptDispatcher(Protocol):
-    """Carries single attempts (cluster.serve_dispatcher)."""
+    """Carries single attempts (cluster.serve_dispatcher), or pairs of them that share a request
+    (cluster.pair_dispatcher)."""
 
     async def open(
         self, request: EngineRequest, *, avoid: frozenset[str] = frozenset()
-    ) -> StreamFeed:
+    ) -> AttemptFeed:
         """As Dispatcher.open; replicas in `avoid` are taken only when there is no other."""
         ...
 
@@ -50,7 +50,7 @@ class AttemptDispatcher(Protocol):
         """What the last statuses and heartbeats say."""
         ...
 
-    def trouble(self, feed: StreamFeed) -> Trouble | None:
+    def trouble(self, feed: AttemptFeed) -> Trouble | None:
         """Why an open attempt had better go on elsewhere, if another replica could take it."""
         ...
 
@@ -62,13 +62,15 @@ class AttemptDispatcher(Protocol):
 @dataclass(frozen=True, slots=True)
 class FailoverSettings:
     """limits and budget: of router. search_s: longest pause of a stream while no replica can take
-    it. look_interval_s: how often open streams are looked at for hung and draining replicas."""
+    it. look_interval_s: how often open streams are looked at for hung and draining replicas.
+    attempt_numbers: most attempts that are made below for one of ours.
+    """
 
     limits: FailoverLimits
     budget: RetryLimits
     search_s: float
     look_interval_s: float
-    max_tries: int
+    attempt_numbers: int
 
     @classmethod
     def of(cls, config: RouterConfig) -> "FailoverSettings":
@@ -82,7 +84,8 @@ class FailoverSettings:
             ),
             search_s=config.failover_search_s,
             look_interval_s=config.heartbeat_interval_s,
-            max_tries=config.max_tries,
+            # A pair makes as many tries on the prefill side as on the decode side.
+            attempt_numbers=2 * config.max_tries,
         )
 
 
@@ -181,12 +184,12 @@ class FailoverFeed:
         self,
         owner: FailoverDispatcher,
         request: EngineRequest,
-        feed: StreamFeed,
+        feed: AttemptFeed,
         failover: RequestFailover,
     ) -> None:
         self._owner = owner
         self._request = request
-        self._feed: StreamFeed | None = feed
+        self._feed: AttemptFeed | None = feed
         self._failover = failover
         self._finishing: set[int] = set()
         self._ended: set[int] = set()
@@ -315,14 +318,14 @@ class FailoverFeed:
             finish_reason=reason,
         )
 
-    async def _reopen(self, submit: Submit, lost: ReplicaLost) -> StreamFeed:
+    async def _reopen(self, submit: Submit, lost: ReplicaLost) -> AttemptFeed:
         """Another attempt, as soon as a replica can take it; raises `lost` when none can in time.
 
         Between two replicas there may be none for a moment: the only one restarts its core.
         """
         request = replace(
             self._request,
-            attempt=submit.attempt * self._owner.settings.max_tries,
+            attempt=submit.attempt * self._owner.settings.attempt_numbers,
             emitted_token_ids=submit.emitted_token_ids,
             queue_timeout_s=None,
         )

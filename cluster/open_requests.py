@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from replicas.handoff import HandoffIn, HandoffOut
 from replicas.request import EngineRequest, FinishReason, TokenEntry
 from router.replica_status import GatewayAdmission
 
@@ -77,11 +78,18 @@ class OpenRequests:
         assert key not in self._open, key
         num_emitted = len(request.emitted_token_ids)
         owed = request.sampling.max_tokens - num_emitted
+        owed_prompt = len(request.prompt_token_ids) + num_emitted
+        # Of a request that is handed over, each side owes its own part.
+        match request.handoff:
+            case HandoffOut():
+                owed = min(owed, 1)
+            case HandoffIn():
+                owed_prompt = 1
         entry = OpenRequest(
             request=request,
             gateway_id=gateway_id,
             done=asyncio.get_running_loop().create_future(),
-            owed_prompt_tokens=len(request.prompt_token_ids) + num_emitted,
+            owed_prompt_tokens=owed_prompt,
             owed_tokens=dict.fromkeys(range(request.num_choices), max(owed, 0)),
             next_index=dict.fromkeys(range(request.num_choices), num_emitted),
         )

@@ -12,15 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cluster.dispatch import ClusterHealth
+from cluster.dispatch import AttemptFeed, ClusterHealth
 from cluster.errors import DispatchError, NoReplica, ReplicaLost, RequestRefused
 from cluster.open_requests import Acknowledgement
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_directory import ReplicaDirectory
 from cluster.replica_link import ReplicaLink
 from cluster.token_feed import NotAccepted, StreamFeed
+from replicas.handoff import HandoffIn, HandoffOut
 from replicas.request import EngineRequest, Refusal, RefusalReason
 from router.config import RouterConfig
+from router.replica_status import EVERY_ROLE, ReplicaRole
 from router.request_router import RequestRouter, Reservation
 from router.routing_policy import RoutingRequest, Unmeetable
 
@@ -66,28 +68,37 @@ class ServeDispatcher:
         self._calls: set[asyncio.Task[Acknowledgement]] = set()
 
     async def open(
-        self, request: EngineRequest, *, avoid: frozenset[str] = frozenset()
+        self,
+        request: EngineRequest,
+        *,
+        avoid: frozenset[str] = frozenset(),
+        roles: frozenset[ReplicaRole] = EVERY_ROLE,
+        place: Reservation | None = None,
     ) -> StreamFeed:
         """Submit; returns once an engine has admitted the request.
 
-        avoid: replicas that are taken only when there is no other.
+        avoid: replicas that are taken only when there is no other. roles: of which kinds a replica
+        may be. place: a choice that was made already, which is tried first.
 
         Raises RequestRefused if every replica that was asked refused or none can be in time,
         NoReplica if none could be asked.
         """
-        excluded = set(avoid) if self._router.has_candidate(exclude=avoid) else set()
+        has_other = self._router.has_candidate(exclude=avoid, roles=roles)
+        excluded = set(avoid) if has_other else set()
         refused: RequestRefused | None = None
-        routing_request = _routing_request(request, self._config)
+        routing_request = routing_request_of(request, self._config)
         for tries in range(self._config.max_tries):
-            reservation = self._router.choose(routing_request, exclude=frozenset(excluded))
+            reservation = place or self._router.choose(
+                routing_request, exclude=frozenset(excluded), roles=roles
+            )
+            place = None
             if reservation is None:
                 break
             if isinstance(reservation, Unmeetable):
-                raise RequestRefused(_slo_refusal(reservation))
+                raise RequestRefused(slo_refusal(reservation))
             try:
-                return await self._try(
-                    replace(request, attempt=request.attempt + tries), reservation, excluded
-                )
+                attempt = replace(request, attempt=request.attempt + tries)
+                return await self._try(attempt, reservation, excluded, roles)
             except RequestRefused as error:
                 if error.refusal.reason is not RefusalReason.QUEUE_FULL:
                     raise
@@ -108,9 +119,12 @@ class ServeDispatcher:
         """What the last statuses and heartbeats say."""
         return self._directory.health()
 
-    def trouble(self, feed: StreamFeed) -> Trouble | None:
+    def trouble(
+        self, feed: AttemptFeed, *, roles: frozenset[ReplicaRole] = EVERY_ROLE
+    ) -> Trouble | None:
         """Why an open attempt had better go on elsewhere, if another replica could take it.
 
+        roles: of which kinds that one may be.
         hung: nothing was heard of its replica for too long, or its engine stands still. draining:
         it left the deployment, and the request did not end within the grace time.
         """
@@ -122,7 +136,8 @@ class ServeDispatcher:
             trouble = "hung"
         elif link.draining_s() > self._config.migrate_after_s:
             trouble = "draining"
-        if trouble and self._router.has_candidate(exclude=frozenset({feed.replica_id})):
+        here = frozenset({feed.replica_id})
+        if trouble and self._router.has_candidate(exclude=here, roles=roles):
             return trouble
         return None
 
@@ -139,12 +154,16 @@ class ServeDispatcher:
         await asyncio.gather(*pending, return_exceptions=True)
 
     async def _try(
-        self, request: EngineRequest, reservation: Reservation, excluded: set[str]
+        self,
+        request: EngineRequest,
+        reservation: Reservation,
+        excluded: set[str],
+        roles: frozenset[ReplicaRole],
     ) -> StreamFeed:
         """One replica's chance; on any failure nothing of it is left behind."""
         attempt = self._begin(request, reservation)
         try:
-            await self._until_admitted(attempt, excluded | {reservation.replica_id})
+            await self._until_admitted(attempt, excluded | {reservation.replica_id}, roles)
         except BaseException:
             await attempt.feed.close()
             raise
@@ -153,7 +172,9 @@ class ServeDispatcher:
             self._router.settle(reservation)
         return attempt.feed
 
-    async def _until_admitted(self, attempt: Attempt, excluded: set[str]) -> None:
+    async def _until_admitted(
+        self, attempt: Attempt, excluded: set[str], roles: frozenset[ReplicaRole]
+    ) -> None:
         """Wait for admission; give a slow replica up only for another one, or once it is stuck.
 
         The only replica that is left may be slow because the machine is: giving it up would fail
@@ -167,7 +188,7 @@ class ServeDispatcher:
                     await asyncio.shield(attempt.feed.admitted)
                     return
             if (
-                self._router.has_candidate(exclude=frozenset(excluded))
+                self._router.has_candidate(exclude=frozenset(excluded), roles=roles)
                 or not attempt.link.is_advancing
                 or clock() >= patience_ends_at
             ):
@@ -234,14 +255,24 @@ async def _let_end(call: "asyncio.Task[Acknowledgement]") -> None:
         call.cancel()
 
 
-def _routing_request(request: EngineRequest, config: RouterConfig) -> RoutingRequest:
-    """What the router needs to know. A stream that has begun is not refused for being late."""
+def routing_request_of(request: EngineRequest, config: RouterConfig) -> RoutingRequest:
+    """What the router needs to know. A stream that has begun is not refused for being late.
+
+    Of a request that is handed over, each side has its own part of the work.
+    """
     num_emitted = len(request.emitted_token_ids)
     is_new = num_emitted == 0 and request.attempt == 0
+    prompt_tokens = len(request.prompt_token_ids) + num_emitted
+    output_tokens = request.num_choices * (request.sampling.max_tokens - num_emitted)
+    match request.handoff:
+        case HandoffOut():
+            output_tokens = 1
+        case HandoffIn():
+            prompt_tokens = 1
     return RoutingRequest(
         request_id=request.request_id,
-        prompt_tokens=len(request.prompt_token_ids) + num_emitted,
-        max_output_tokens=request.num_choices * (request.sampling.max_tokens - num_emitted),
+        prompt_tokens=prompt_tokens,
+        max_output_tokens=output_tokens,
         block_hashes=request.block_hashes,
         session_id=request.session_id or "",
         max_ttft_s=(request.ttft_slo_s or config.ttft_slo_s or None) if is_new else None,
@@ -249,7 +280,7 @@ def _routing_request(request: EngineRequest, config: RouterConfig) -> RoutingReq
     )
 
 
-def _slo_refusal(answer: Unmeetable) -> Refusal:
+def slo_refusal(answer: Unmeetable) -> Refusal:
     """429: every replica would be too late; the client hears what was predicted."""
     return Refusal(
         RefusalReason.SLO_UNMEETABLE,

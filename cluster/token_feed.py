@@ -74,7 +74,7 @@ class StreamFeed:
             self._running.clear()
         elif entry.finish_reason is not None:
             self._running.discard(entry.choice)
-        elif not entry.token_ids and not was_admitted:
+        elif not entry.token_ids and entry.handoff is None and not was_admitted:
             return
         earlier = self._pending.get(entry.choice)
         self._pending[entry.choice] = entry if earlier is None else join_entries(earlier, entry)

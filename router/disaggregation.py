@@ -18,6 +18,7 @@ Reason = Literal[
     "no_decode_replica",
     "several_choices",
     "one_token",
+    "unmeetable",
     "short_prompt",
     "mostly_cached",
     "unmeasured",

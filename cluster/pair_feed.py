@@ -1,0 +1,271 @@
+"""One request's tokens while two replicas share it: the first from prefill, the rest from decode.
+
+The decisions are router.handoff's; here they are carried out with the feeds of both attempts. The
+client sees one list of tokens. A replica that is lost on the prefill side costs a prefill; one that
+is lost on the decode side ends this feed, and cluster.failover_dispatcher goes on elsewhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+
+from cluster.decode_places import DecodePlace, DecodePlaces
+from cluster.errors import DispatchError, ReplicaLost
+from cluster.serve_dispatcher import ServeDispatcher
+from cluster.token_feed import StreamFeed
+from replicas.handoff import HandoffIn, HandoffNews
+from replicas.request import EngineRequest, FinishReason, TokenEntry
+from router.handoff import (
+    Adopt,
+    Command,
+    DecodeLocally,
+    DropTable,
+    Handoff,
+    HandoffState,
+    Withdraw,
+)
+from router.replica_status import DECODERS
+
+log = logging.getLogger(__name__)
+
+
+class PrefillOverdue(ReplicaLost):
+    """The prefill side did not publish in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffResult:
+    """What came of one hand-off: adopted, or why the decode side computes the prompt.
+
+    replica_id: of the decode side; empty where there was none. exposed_s: seconds from the first
+    token until the blocks were adopted; None unless they were. num_bytes: of K and V that
+    travelled. transport: what carried them.
+    """
+
+    outcome: str
+    replica_id: str = ""
+    exposed_s: float | None = None
+    num_bytes: int = 0
+    transport: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """What every pair of one gateway works with. decode_attempt: number of the second attempt."""
+
+    attempts: ServeDispatcher
+    places: DecodePlaces
+    clock: Callable[[], float]
+    note: Callable[[HandoffResult], None]
+    adopt_timeout_s: float
+    decode_attempt: int
+
+
+class PairFeed:
+    """The AttemptFeed of a request that is handed over."""
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        handoff: Handoff,
+        place: DecodePlace,
+        prefill: StreamFeed,
+        pairing: Pairing,
+    ) -> None:
+        self._request = request
+        self._handoff = handoff
+        self._place = place
+        self._prefill: StreamFeed | None = prefill
+        self._decode: StreamFeed | None = None
+        self._pairing = pairing
+        self._prefill_id = prefill.replica_id
+        self._emitted = request.emitted_token_ids
+        self._first_token_at: float | None = None
+        self._error: DispatchError | None = None
+        self._is_finishing = False
+        self._is_over = False
+        self._is_closed = False
+        loop = asyncio.get_running_loop()
+        # Not asyncio.timeout: a reader may do anything between two entries of a generator.
+        self._timer = loop.call_later(
+            max(0.0, (handoff.deadline_at or 0.0) - pairing.clock()),
+            prefill.fail,
+            PrefillOverdue("The prompt was not computed in time."),
+        )
+
+    @property
+    def replica_id(self) -> str:
+        """Where the request is now."""
+        return self._decode.replica_id if self._decode is not None else self._prefill_id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no entry will come any more."""
+        return self._is_over or (self._decode is not None and self._decode.has_ended)
+
+    def fail(self, error: DispatchError) -> None:
+        """Give up the replica that works on it now; the decode side can do without the other."""
+        current = self._decode or self._prefill
+        if current is not None:
+            current.fail(error)
+        else:
+            self._error = error
+
+    def __aiter__(self) -> AsyncIterator[TokenEntry]:
+        return self._entries()
+
+    def finish_choice(self, choice: int) -> None:
+        """End the choice early because the gateway found a stop string in its text."""
+        self._is_finishing = True
+        current = self._decode or self._prefill
+        if current is not None:
+            current.finish_choice(choice)
+
+    async def close(self) -> None:
+        """Leave: nothing stays behind on either side or in the store. Safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._timer.cancel()
+        await self._do(self._handoff.on_client_gone())
+        await self._close_prefill()
+        if self._decode is not None:
+            await self._decode.close()
+        self._pairing.places.give_back(self._place)
+
+    async def _entries(self) -> AsyncIterator[TokenEntry]:
+        async for entry in self._prompt():
+            yield entry
+        if self._is_over or self._is_closed:
+            return
+        async for entry in self._output():
+            yield entry
+        self._is_over = True
+
+    async def _prompt(self) -> AsyncIterator[TokenEntry]:
+        """The first token; then the hand-off is published, or the decode side goes local."""
+        feed, handoff = self._prefill, self._handoff
+        assert feed is not None
+        news: HandoffNews | None = None
+        reason = "prefill_gone"
+        try:
+            async for entry in feed:
+                if entry.token_ids:
+                    self._emitted += entry.token_ids
+                    self._first_token_at = self._pairing.clock()
+                is_handed = entry.finish_reason is FinishReason.HANDED_OFF
+                if (shown := self._shown(entry)) is not None:
+                    yield shown
+                    if shown.finish_reason is not None:
+                        self._is_over = True
+                        return
+                news = entry.handoff
+                if news is not None or is_handed:
+                    reason = "prefill_withdrawn"
+                    break
+        except PrefillOverdue:
+            reason = "prefill_timeout"
+        except DispatchError as error:
+            log.info("prefill lost request=%s error=%s", self._request.request_id, error)
+        self._timer.cancel()
+        if news is not None and news.outcome == "published":
+            await self._do(handoff.on_prefilled(news.generation, self._pairing.clock()))
+            return
+        reason = news.outcome if news is not None else reason
+        await self._do(handoff.on_prefill_failed(handoff.generation, reason))
+
+    def _shown(self, entry: TokenEntry) -> TokenEntry | None:
+        """What the client's side is to see of an entry of the prefill side."""
+        reason = entry.finish_reason
+        if reason is FinishReason.HANDED_OFF:
+            reason = FinishReason.STOP_STRING if self._is_finishing else None
+        if entry.handoff is not None and not entry.token_ids and reason is None:
+            return None
+        return replace(entry, finish_reason=reason, handoff=None)
+
+    async def _output(self) -> AsyncIterator[TokenEntry]:
+        """Everything after the first token; all of it if the prefill side gave none."""
+        feed = await self._open_decode()
+        # The replica that admitted it counts its tokens and its place in the line.
+        async for entry in feed:
+            if entry.handoff is not None:
+                await self._settle(entry.handoff)
+            elif entry.token_ids or entry.finish_reason is not None:
+                self._pairing.places.give_back(self._place)
+            # What it found computed is what the other side has computed for this very request.
+            is_second = self._first_token_at is not None
+            num_cached = 0 if is_second else entry.num_cached_tokens
+            yield replace(entry, handoff=None, num_cached_tokens=num_cached)
+
+    async def _open_decode(self) -> StreamFeed:
+        """The second attempt, on the promised replica or on another; raises ReplicaLost."""
+        handoff = self._handoff
+        is_adopting = handoff.state is HandoffState.ADOPTING
+        taken = HandoffIn(handoff.generation, self._pairing.adopt_timeout_s)
+        has_begun = len(self._emitted) > len(self._request.emitted_token_ids)
+        request = replace(
+            self._request,
+            attempt=self._pairing.decode_attempt,
+            emitted_token_ids=self._emitted,
+            handoff=taken if is_adopting else None,
+            queue_timeout_s=None if has_begun else self._request.queue_timeout_s,
+        )
+        if self._error is not None:
+            raise self._error
+        try:
+            self._decode = await self._pairing.attempts.open(
+                request, roles=DECODERS, place=self._place.reservation
+            )
+        except ReplicaLost:
+            raise
+        except DispatchError as error:
+            # A stream that has begun is not refused: it looks on for a replica.
+            raise ReplicaLost(str(error)) from error
+        if self._is_finishing:
+            self._decode.finish_choice(0)
+        return self._decode
+
+    async def _settle(self, news: HandoffNews) -> None:
+        """The decode replica has adopted the blocks, or goes on without them."""
+        self._pairing.places.give_back(self._place)
+        if news.outcome != "adopted":
+            await self._do(self._handoff.on_adopt_failed(news.generation, news.outcome))
+            return
+        if not (commands := self._handoff.on_adopted(news.generation)):
+            return
+        exposed_s = None
+        if self._first_token_at is not None:
+            exposed_s = self._pairing.clock() - self._first_token_at
+        self._pairing.note(
+            HandoffResult(
+                "adopted",
+                self.replica_id,
+                exposed_s=exposed_s,
+                num_bytes=news.num_bytes,
+                transport=news.transport,
+            )
+        )
+        await self._do(commands)
+
+    async def _do(self, commands: Iterable[Command]) -> None:
+        """Carry out what the hand-off says, as far as it is not done by who called it."""
+        for command in commands:
+            match command:
+                case Withdraw(_, self._prefill_id) | DropTable():
+                    # The prefill replica holds blocks and table, and drops both with its request.
+                    await self._close_prefill()
+                case DecodeLocally(_, decode_id, reason):
+                    self._pairing.note(HandoffResult(reason, decode_id))
+                case Adopt() | Withdraw():
+                    log.debug("hand-off request=%s %s", self._request.request_id, command)
+                case _:
+                    raise AssertionError(command)
+
+    async def _close_prefill(self) -> None:
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            # Handed over is a normal end there; a request that still computes is cancelled.
+            if self._first_token_at is not None:
+                prefill.finish_choice(0)
+            await prefill.close()
