@@ -175,6 +175,7 @@ def local_cluster(free_port: Callable[[], int]) -> Iterator[LocalCluster]:
         contextlib.ExitStack() as ends,
     ):
         cluster = LocalCluster(Path(name), free_port)
+        ends.callback(_end_stragglers, cluster.folder)
         cluster.ports.update((name, free_port()) for name in names)
         _write_secrets(cluster)
         for store in ("valkey-blocks", "valkey-gcs"):
@@ -276,6 +277,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait(10)
     psutil.wait_procs(family, timeout=10)
+
+
+def _end_stragglers(folder: Path) -> None:
+    """A HAProxy that was just being started outlives its starter; its folder tells whose it is."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in word for word in process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def localised(cluster: LocalCluster) -> dict:
