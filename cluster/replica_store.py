@@ -1,15 +1,18 @@
 """The block store of one replica: opened anew for each engine core, counted over all of them."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from kvstore.block_store import BlockLayout, BlockStore
+from kvstore.block_transport import BlockTransport
 from kvstore.config import StoreConfig
-from kvstore.redis_block_store import open_redis_block_store
+from kvstore.redis_block_store import open_redis_block_store, open_redis_handoff_tables
 from kvstore.store_stats import Count, StoreStats
-from replicas.store_mover import StoreAccess
+from kvstore.store_transport import StoreTransport
+from replicas.memory.host_buffer import HostBuffer
+from replicas.store_mover import HandoffAccess, StoreAccess
 
 _COUNTS = get_args(Count)
 
@@ -34,7 +37,7 @@ class ReplicaStore:
         """What an engine is given; None where no server was named."""
         if not self._config.redis_url:
             return None
-        return StoreAccess(self._open, self._config.store_fetch_timeout_s)
+        return StoreAccess(self._open, self._config.store_fetch_timeout_s, self._open_handoffs)
 
     def stats(self) -> StoreStats | None:
         """The newest store's figures, with counts over all of them; None before the first."""
@@ -44,6 +47,15 @@ class ReplicaStore:
         counts = {name: self._before[name] + getattr(now, name) for name in _COUNTS}
         errors = dict(self._errors_before + Counter(now.errors))
         return replace(now, **counts, errors=errors)
+
+    def _open_handoffs(self, store: BlockStore) -> HandoffAccess:
+        """Ways for the blocks of hand-offs; those of the last core were closed with its mover."""
+        tables = open_redis_handoff_tables(self._config, layout=store.layout)
+
+        def open_transports(_buffer: HostBuffer) -> Sequence[BlockTransport]:
+            return [StoreTransport(store, tables)]
+
+        return HandoffAccess(tables, open_transports)
 
     def _open(self, layout: BlockLayout) -> BlockStore:
         if self._store is not None:

@@ -56,7 +56,7 @@ class BlockTransport(Protocol):
     def withdraw(self, key: BlockHash) -> None:
         """Nobody may read a hand-off's blocks any more; an unknown one is a normal event.
 
-        After this returns, the memory of the blocks is not read for it.
+        Who reads all the same, because it was under way, finds another checksum.
         """
         ...
 

@@ -31,6 +31,7 @@ from replicas.memory.handoff_jobs import (
 )
 from replicas.memory.host_buffer import HostBuffer
 from replicas.memory.host_tier import HostBlock
+from replicas.transport_choice import TransportChoice, offering
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class _Sent:
 class HandoffMover:
     """Both ends of hand-offs of one engine. answer: called from any of its threads.
 
-    transports: in the order in which a reader tries them; tables: closed with the mover, as they
-    are.
+    transports: all that there are, closed with the mover as tables is; a reader tries those first
+    that nothing is known of, in this order, then the fastest.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class HandoffMover:
         self._buffer = buffer
         self._answer = answer
         self._clock = clock
+        self._choice = TransportChoice(clock=clock)
         self._sent: dict[bytes, _Sent] = {}
         self._sender = ThreadPoolExecutor(1, "handoff-sender")
         self._readers = ThreadPoolExecutor(NUM_READERS, "handoff-reader")
@@ -114,13 +116,13 @@ class HandoffMover:
     # The side that computed the prompt.
 
     def _offer(self, job: OfferJob) -> Offered:
-        sent = self._sent.setdefault(job.key, _Sent(list(self._transports)))
+        sent = self._sent.setdefault(job.key, _Sent(offering(self._transports)))
         blocks = [self._stored(block, job.tail_name) for block in job.blocks]
         if blocks:
             sent.transports = [
                 transport
                 for transport in sent.transports
-                if transport.address and transport.offer(job.key, blocks, ttl_s=job.ttl_s)
+                if transport.offer(job.key, blocks, ttl_s=job.ttl_s)
             ]
             sent.num_bytes += len(blocks) * self._layout.payload_bytes
         if not sent.transports:
@@ -185,10 +187,13 @@ class HandoffMover:
             if num_whole == len(wanted) or timeout_s <= 0.0:
                 break
             rest = slice(num_whole, None)
+            started_at = self._clock()
             delivery = transport.fetch(source, wanted[rest], targets[rest], timeout_s=timeout_s)
+            self._choice.note(source, transport.name, delivery, self._clock() - started_at)
             num_whole += delivery.num_whole
             num_bytes += delivery.num_bytes
-            used.append(transport.name)
+            if delivery.num_whole:
+                used.append(transport.name)
             is_late = self._clock() >= deadline
             fault = "expired" if is_late else _FAULTS.get(delivery.ended_by, "unavailable")
         self._delete_table(job.key)
@@ -197,11 +202,12 @@ class HandoffMover:
 
     def _ways_to(self, job: AdoptJob) -> list[tuple[BlockTransport, Source]]:
         addresses = {offer.transport: offer.address for offer in job.table.offers}
-        return [
+        ways = [
             (transport, Source(job.key, addresses[transport.name]))
             for transport in self._transports
             if transport.name in addresses
         ]
+        return sorted(ways, key=lambda way: self._choice.rank(way[1], way[0].name))
 
     def _delete_table(self, key: bytes) -> None:
         try:

@@ -71,7 +71,9 @@ class Handoffs:
                 self._in.adopted(answer, now)
 
     def take_news(self, now: float) -> list[OutNews]:
-        """What there is to tell since the last call."""
+        """What there is to tell since the last call, once in every step."""
+        # What host memory had already needs no step to be copied out.
+        self._out.send(now)
         adopted = [OutNews(request, news, is_over=False) for request, news in self._in.take_news()]
         return adopted + self._out.take_news(now)
 

@@ -57,6 +57,18 @@ def test_output_through_two_engines_is_that_of_one(pools, prompt_tokens, async_s
     assert second_engine.stats.tiers.adopted_handoffs_total == 1
 
 
+def test_blocks_that_host_memory_has_already_are_handed_over_without_a_copy(pools):
+    one, same = ask("a", PROMPT[:24]), ask("b", PROMPT[:24])
+    first_engine, second_engine = pools.start(), pools.start()
+    prefill(first_engine, one)
+    copied = first_engine.stats.tiers.copied_out_blocks_total
+    first = tokens_of(prefill(first_engine, same))
+    assert first_engine.stats.tiers.copied_out_blocks_total == copied
+    generated = decode(second_engine, same, first)
+    assert news_of(generated).outcome == "adopted"
+    assert [*first, *tokens_of(generated)] == expected(same)
+
+
 def test_the_first_token_comes_before_the_table_is_written(pools):
     computed = prefill(pools.start(), ask())
     kinds = [

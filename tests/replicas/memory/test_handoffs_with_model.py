@@ -1,0 +1,164 @@
+"""Pools with a real model, a real server and engines in processes of their own: equal tokens."""
+
+import queue
+import time
+from dataclasses import replace
+
+import pytest
+
+from kvstore.block_hash import root_hash
+from kvstore.block_store import BlockStore
+from kvstore.config import StoreConfig
+from kvstore.redis_block_store import open_redis_block_store, open_redis_handoff_tables
+from kvstore.store_transport import StoreTransport
+from replicas.config import EngineConfig, SchedulerConfig
+from replicas.engine_client import ProcessEngine
+from replicas.handoff import HandoffIn, HandoffOut
+from replicas.request import EngineRequest, SamplingParams, TokenEntry
+from replicas.store_mover import HandoffAccess, StoreAccess
+from tests.kvstore.redis_servers import RedisServer
+from tests.replicas.tiny_models import random_prompts, save_tiny
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+BLOCK_SIZE = 8
+LENGTHS = (3, 8, 37, 64, 100)
+OUTPUT_TOKENS = 12
+
+
+class Replica:
+    """An engine core, and what it says."""
+
+    def __init__(self, config: EngineConfig, store: StoreAccess | None = None) -> None:
+        self._outputs: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.engine = ProcessEngine(
+            config, on_output=self._outputs.put, on_exit=self._outputs.put, store=store
+        )
+
+    def entries_of(self, request: EngineRequest, is_last) -> list[TokenEntry]:
+        """What is said of one request until an entry is the last that the test wants."""
+        self.engine.submit(request)
+        found: list[TokenEntry] = []
+        deadline = time.monotonic() + 60.0
+        while not any(is_last(entry) for entry in found):
+            output = self._outputs.get(timeout=max(0.1, deadline - time.monotonic()))
+            assert not isinstance(output, str), output
+            found += [e for e in output.entries if e.request_id == request.request_id]
+        return found
+
+
+def tokens_of(entries: list[TokenEntry]) -> list[int]:
+    return [token for entry in entries for token in entry.token_ids]
+
+
+def outcome_of(entries: list[TokenEntry]) -> str:
+    (news,) = [entry.handoff for entry in entries if entry.handoff is not None]
+    return news.outcome
+
+
+def engine_config(model, **settings) -> EngineConfig:
+    return EngineConfig(
+        model=model.folder,
+        scheduler=SchedulerConfig(
+            block_size=BLOCK_SIZE,
+            max_num_seqs=16,
+            max_num_batched_tokens=32,
+            max_model_len=256,
+            store_write_back="never",
+        ),
+        dtype="float32",
+        kernels="reference",
+        num_threads=1,
+        num_blocks_override=128,
+        **{"deterministic": True, "swap_space_bytes": 4 * 1024 * 1024, **settings},
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    tiny = save_tiny(tmp_path_factory.mktemp("tiny"), "llama")
+    tiny.prepared.save()
+    return tiny.prepared
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    started = RedisServer(tmp_path_factory.mktemp("valkey")).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def access(server):
+    config = StoreConfig(redis_url=server.url)
+
+    def open_handoffs(store: BlockStore) -> HandoffAccess:
+        tables = open_redis_handoff_tables(config, layout=store.layout)
+        return HandoffAccess(tables, lambda _buffer: [StoreTransport(store, tables)])
+
+    return StoreAccess(
+        lambda layout: open_redis_block_store(config, layout=layout), 2.0, open_handoffs
+    )
+
+
+@pytest.fixture(scope="module")
+def pools(model, access):
+    replicas = [Replica(engine_config(model), access) for _ in range(2)]
+    yield replicas
+    for replica in replicas:
+        replica.engine.close()
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    replica = Replica(engine_config(model, swap_space_bytes=0))
+    yield replica
+    replica.engine.close()
+
+
+def requests_of(*, greedy: bool) -> list[EngineRequest]:
+    return [
+        EngineRequest(
+            f"{'greedy' if greedy else 'seeded'}-{index}",
+            tuple(ids),
+            SamplingParams(
+                max_tokens=OUTPUT_TOKENS,
+                temperature=0.0 if greedy else 0.9,
+                seed=index,
+                ignore_eos=True,
+            ),
+            root=root_hash(fingerprint="tiny", block_size=BLOCK_SIZE),
+        )
+        for index, ids in enumerate(random_prompts(list(LENGTHS)))
+    ]
+
+
+@pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "seeded"])
+def test_output_through_pools_is_that_of_one_replica(pools, alone, greedy):
+    prefill, decode = pools
+    for one in requests_of(greedy=greedy):
+        usual = tokens_of(alone.entries_of(one, lambda entry: entry.finish_reason is not None))
+        computed = prefill.entries_of(
+            replace(one, handoff=HandoffOut(1, 10.0)), lambda entry: entry.handoff is not None
+        )
+        assert outcome_of(computed) == "published"
+        first = tokens_of(computed)
+        generated = decode.entries_of(
+            replace(one, emitted_token_ids=tuple(first), handoff=HandoffIn(1, 10.0)),
+            lambda entry: entry.finish_reason is not None,
+        )
+        assert outcome_of(generated) == "adopted"
+        assert [*first, *tokens_of(generated)] == usual
+
+
+def test_replicas_of_other_arithmetic_share_no_tables(pools, model, access):
+    one = replace(requests_of(greedy=True)[2], request_id="other")
+    computed = pools[0].entries_of(
+        replace(one, handoff=HandoffOut(1, 10.0)), lambda entry: entry.handoff is not None
+    )
+    other = Replica(engine_config(model, deterministic=False), access)
+    generated = other.entries_of(
+        replace(one, emitted_token_ids=tuple(tokens_of(computed)), handoff=HandoffIn(1, 10.0)),
+        lambda entry: entry.finish_reason is not None,
+    )
+    assert outcome_of(generated) == "incompatible"
+    other.engine.close()
