@@ -29,7 +29,7 @@ from router.disaggregation import (
 )
 from router.handoff import DecodeLocally, Handoff, HandoffLimits, Prefill, Reserve
 from router.handoff_meter import HandoffMeter
-from router.replica_status import DECODERS, EVERY_ROLE, PREFILL_ALONE
+from router.replica_status import DECODERS, EVERY_ROLE, PREFILL_ALONE, ReplicaState
 from router.request_router import RequestRouter, Reservation
 from router.routing_policy import Unmeetable
 
@@ -129,7 +129,7 @@ class PairDispatcher:
         """Where the prompt is computed; looks at both sides as if the request went there."""
         if not self._router.has_candidate(exclude=frozenset(), roles=DECODERS):
             return Decision(is_remote=True, reason="no_decode_replica")
-        if not self._router.has_candidate(exclude=avoid, roles=PREFILL_ALONE):
+        if not self._has_prefill(avoid):
             return Decision(is_remote=False, reason="no_prefill_replica")
         if request.num_choices > 1 or request.sampling.beam is not None:
             return Decision(is_remote=False, reason="several_choices")
@@ -162,6 +162,15 @@ class PairDispatcher:
         finally:
             for place in held:
                 self._router.release(place)
+
+    def _has_prefill(self, avoid: frozenset[str]) -> bool:
+        """Whether a prefill replica is there that is not even suspect: decode can do without."""
+        return any(
+            status.state is ReplicaState.ACTIVE
+            and status.role == "prefill"
+            and status.replica_id not in avoid
+            for status in self._router.statuses.values()
+        )
 
     def _transfer(self) -> Transfer:
         """What a hand-off costs: as measured, all that is not hidden behind its prefill."""

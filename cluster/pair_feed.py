@@ -30,10 +30,6 @@ from router.replica_status import DECODERS
 log = logging.getLogger(__name__)
 
 
-class PrefillOverdue(ReplicaLost):
-    """The prefill side did not publish in time."""
-
-
 @dataclass(frozen=True, slots=True)
 class HandoffResult:
     """What came of one hand-off: adopted, or why the decode side computes the prompt.
@@ -63,7 +59,11 @@ class Pairing:
 
 
 class PairFeed:
-    """The AttemptFeed of a request that is handed over."""
+    """The AttemptFeed of a request that is handed over.
+
+    It goes on whether it is read or not, since it holds room on both sides: a client that reads
+    slowly must not keep that.
+    """
 
     def __init__(
         self,
@@ -82,17 +82,13 @@ class PairFeed:
         self._prefill_id = prefill.replica_id
         self._emitted = request.emitted_token_ids
         self._first_token_at: float | None = None
-        self._error: DispatchError | None = None
         self._is_finishing = False
-        self._is_over = False
-        self._is_closed = False
-        loop = asyncio.get_running_loop()
-        # Not asyncio.timeout: a reader may do anything between two entries of a generator.
-        self._timer = loop.call_later(
-            max(0.0, (handoff.deadline_at or 0.0) - pairing.clock()),
-            prefill.fail,
-            PrefillOverdue("The prompt was not computed in time."),
+        self._shown = StreamFeed(
+            request,
+            on_finish_choice=self._finish_choice,
+            on_close=self._stop,
         )
+        self._driver = asyncio.create_task(self._drive(), name=f"pair {request.request_id}")
 
     @property
     def replica_id(self) -> str:
@@ -102,117 +98,125 @@ class PairFeed:
     @property
     def has_ended(self) -> bool:
         """Whether no entry will come any more."""
-        return self._is_over or (self._decode is not None and self._decode.has_ended)
+        return self._shown.has_ended
 
     def fail(self, error: DispatchError) -> None:
         """Give up the replica that works on it now; the decode side can do without the other."""
         current = self._decode or self._prefill
         if current is not None:
             current.fail(error)
-        else:
-            self._error = error
 
     def __aiter__(self) -> AsyncIterator[TokenEntry]:
-        return self._entries()
+        return aiter(self._shown)
 
     def finish_choice(self, choice: int) -> None:
         """End the choice early because the gateway found a stop string in its text."""
+        self._shown.finish_choice(choice)
+
+    async def close(self) -> None:
+        """Leave: nothing stays behind on either side or in the store. Safe to call twice."""
+        await self._shown.close()
+        await asyncio.wait({self._driver})
+        # A driver that was stopped before its first step has not cleaned up.
+        await self._clean_up()
+
+    def _stop(self, _may_end: bool) -> None:
+        self._driver.cancel()
+
+    def _finish_choice(self, choice: int) -> None:
         self._is_finishing = True
         current = self._decode or self._prefill
         if current is not None:
             current.finish_choice(choice)
 
-    async def close(self) -> None:
-        """Leave: nothing stays behind on either side or in the store. Safe to call twice."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._timer.cancel()
+    async def _drive(self) -> None:
+        """Prompt, then output; whatever happens, nothing stays behind."""
+        try:
+            if not await self._prompt():
+                await self._output()
+        except DispatchError as error:
+            self._shown.fail(error)
+        except Exception:  # a fault of ours must end the stream, not leave its reader waiting
+            log.exception("hand-off failed request=%s", self._request.request_id)
+            self._shown.fail(ReplicaLost("The request could not be handed over."))
+        finally:
+            await self._clean_up()
+
+    async def _clean_up(self) -> None:
         await self._do(self._handoff.on_client_gone())
         await self._close_prefill()
         if self._decode is not None:
             await self._decode.close()
         self._pairing.places.give_back(self._place)
 
-    async def _entries(self) -> AsyncIterator[TokenEntry]:
-        async for entry in self._prompt():
-            yield entry
-        if self._is_over or self._is_closed:
-            return
-        async for entry in self._output():
-            yield entry
-        self._is_over = True
+    async def _prompt(self) -> bool:
+        """The first token; then the hand-off is published, or the decode side goes local.
 
-    async def _prompt(self) -> AsyncIterator[TokenEntry]:
-        """The first token; then the hand-off is published, or the decode side goes local."""
-        feed, handoff = self._prefill, self._handoff
-        assert feed is not None
-        news: HandoffNews | None = None
-        reason = "prefill_gone"
+        True if the request has ended with it.
+        """
+        handoff, clock = self._handoff, self._pairing.clock
+        deadline_at = handoff.deadline_at
+        assert deadline_at is not None, handoff.state
         try:
-            async for entry in feed:
-                if entry.token_ids:
-                    self._emitted += entry.token_ids
-                    self._first_token_at = self._pairing.clock()
-                is_handed = entry.finish_reason is FinishReason.HANDED_OFF
-                if (shown := self._shown(entry)) is not None:
-                    yield shown
-                    if shown.finish_reason is not None:
-                        self._is_over = True
-                        return
-                news = entry.handoff
-                if news is not None or is_handed:
-                    reason = "prefill_withdrawn"
-                    break
-        except PrefillOverdue:
-            reason = "prefill_timeout"
+            async with asyncio.timeout(max(0.0, deadline_at - clock())):
+                news = await self._read_prompt()
+        except TimeoutError:
+            await self._do(handoff.on_tick(max(clock(), deadline_at)))
+            return False
         except DispatchError as error:
             log.info("prefill lost request=%s error=%s", self._request.request_id, error)
-        self._timer.cancel()
+            await self._do(handoff.on_replica_gone(self._prefill_id, clock()))
+            return False
+        if self._shown.has_ended:
+            return True
         if news is not None and news.outcome == "published":
-            await self._do(handoff.on_prefilled(news.generation, self._pairing.clock()))
-            return
-        reason = news.outcome if news is not None else reason
-        await self._do(handoff.on_prefill_failed(handoff.generation, reason))
+            await self._do(handoff.on_prefilled(news.generation, clock()))
+        else:
+            reason = "prefill_withdrawn" if news is None else news.outcome
+            await self._do(handoff.on_prefill_failed(handoff.generation, reason))
+        return False
 
-    def _shown(self, entry: TokenEntry) -> TokenEntry | None:
-        """What the client's side is to see of an entry of the prefill side."""
-        reason = entry.finish_reason
-        if reason is FinishReason.HANDED_OFF:
-            reason = FinishReason.STOP_STRING if self._is_finishing else None
-        if entry.handoff is not None and not entry.token_ids and reason is None:
-            return None
-        return replace(entry, finish_reason=reason, handoff=None)
+    async def _read_prompt(self) -> HandoffNews | None:
+        """Show what the prefill side computes, until it says what came of the hand-off."""
+        assert self._prefill is not None
+        async for entry in self._prefill:
+            if entry.token_ids:
+                self._emitted += entry.token_ids
+                self._first_token_at = self._pairing.clock()
+            is_handed = entry.finish_reason is FinishReason.HANDED_OFF
+            reason = entry.finish_reason
+            if is_handed:
+                reason = FinishReason.STOP_STRING if self._is_finishing else None
+            self._shown.push(replace(entry, finish_reason=reason, handoff=None))
+            if self._shown.has_ended or is_handed or entry.handoff is not None:
+                return entry.handoff
+        return None
 
-    async def _output(self) -> AsyncIterator[TokenEntry]:
+    async def _output(self) -> None:
         """Everything after the first token; all of it if the prefill side gave none."""
-        feed = await self._open_decode()
-        # The replica that admitted it counts its tokens and its place in the line.
-        async for entry in feed:
+        # What decode found computed is what the other side has computed for this very request.
+        is_second = self._first_token_at is not None
+        async for entry in await self._open_decode():
             if entry.handoff is not None:
                 await self._settle(entry.handoff)
             elif entry.token_ids or entry.finish_reason is not None:
+                # The replica counts it itself by now.
                 self._pairing.places.give_back(self._place)
-            # What it found computed is what the other side has computed for this very request.
-            is_second = self._first_token_at is not None
             num_cached = 0 if is_second else entry.num_cached_tokens
-            yield replace(entry, handoff=None, num_cached_tokens=num_cached)
+            self._shown.push(replace(entry, handoff=None, num_cached_tokens=num_cached))
 
     async def _open_decode(self) -> StreamFeed:
         """The second attempt, on the promised replica or on another; raises ReplicaLost."""
         handoff = self._handoff
-        is_adopting = handoff.state is HandoffState.ADOPTING
         taken = HandoffIn(handoff.generation, self._pairing.adopt_timeout_s)
         has_begun = len(self._emitted) > len(self._request.emitted_token_ids)
         request = replace(
             self._request,
             attempt=self._pairing.decode_attempt,
             emitted_token_ids=self._emitted,
-            handoff=taken if is_adopting else None,
+            handoff=taken if handoff.state is HandoffState.ADOPTING else None,
             queue_timeout_s=None if has_begun else self._request.queue_timeout_s,
         )
-        if self._error is not None:
-            raise self._error
         try:
             self._decode = await self._pairing.attempts.open(
                 request, roles=DECODERS, place=self._place.reservation

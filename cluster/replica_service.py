@@ -101,6 +101,7 @@ class ReplicaService:
     async def start(self) -> None:
         """Start the engine, then listen; returns when requests can be served."""
         self._info = await self._engine.start()
+        self._stats = _idle_stats(self._info)
         self._metrics.describe(self._info, served_name=self._identity.served_name)
         self._port = await self._stream.start()
         self._metrics.loop_lag.start()
@@ -195,6 +196,7 @@ class ReplicaService:
         log.error("requests ended by lost core num=%d message=%s", num_failed, message)
 
     def _on_core_back(self) -> None:
+        self._stats = _idle_stats(self._engine.info)
         self._metrics.describe(self._engine.info, served_name=self._identity.served_name)
         self._stream.beat()
 
@@ -238,6 +240,16 @@ class ReplicaService:
     def _note_idle(self) -> None:
         if not len(self._requests):
             self._engine.on_idle()
+
+
+def _idle_stats(info: EngineInfo) -> EngineStats:
+    """How large a core is that has not made a step yet, so that gateways know its room."""
+    return EngineStats(
+        max_num_seqs=info.max_num_seqs,
+        num_blocks=info.num_blocks,
+        num_free_blocks=info.num_blocks,
+        block_size=info.block_size,
+    )
 
 
 def _fetch_token_s(stats: EngineStats) -> float:

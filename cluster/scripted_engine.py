@@ -15,6 +15,7 @@ from replicas.config import EngineConfig
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import RowKind, StepRow, ViewRecorder
+from replicas.handoff import HandoffIn, HandoffNews, HandoffOut, HandoffOutcome
 from replicas.request import (
     EngineRequest,
     FinishReason,
@@ -35,7 +36,8 @@ class EngineScript:
 
     step_s: time of one step. vocab_size: token ids are below it. max_open: more open requests
     than this are refused. crash_token_id: a prompt that holds this token ends the core, as a
-    killed process would. start_s: how long a core takes to start.
+    killed process would. start_s: how long a core takes to start. publish, adopt: what comes of
+    the hand-offs that it is asked for; None: nothing is ever told.
     """
 
     step_s: float = 0.0
@@ -44,6 +46,8 @@ class EngineScript:
     crash_token_id: int | None = None
     start_s: float = 0.0
     fingerprint: str = "scripted"
+    publish: HandoffOutcome | None = "published"
+    adopt: HandoffOutcome | None = "adopted"
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class _Running:
     arrived_at: float
     next_index: dict[int, int]
     first_token_at: float | None = None
+    is_handed: bool = False
 
 
 def scripted_token(request: EngineRequest, *, choice: int, index: int, vocab_size: int) -> int:
@@ -181,7 +186,10 @@ class ScriptedEngine:
             self._view.note_step(rows, started_at=started_at, ended_at=time.monotonic())
         for key, running in list(self._running.items()):
             for choice in list(running.next_index):
-                self._give_token(key, running, choice)
+                if isinstance(running.request.handoff, HandoffOut) and running.first_token_at:
+                    self._hand_over(key, running)
+                else:
+                    self._give_token(key, running, choice)
         self._step += 1
         entries, self._entries = tuple(self._entries), []
         view = None
@@ -218,6 +226,24 @@ class ScriptedEngine:
         if is_last:
             self._forget(key, choice)
 
+    def _hand_over(self, key: tuple[str, int], running: _Running) -> None:
+        """Say once what came of publishing; a hand-off that failed is over."""
+        outcome = self._script.publish
+        if running.is_handed or outcome is None:
+            return
+        running.is_handed = True
+        self._tell(running.request, outcome, index=running.next_index[0])
+        if outcome != "published":
+            self._finish(key, 0, FinishReason.HANDED_OFF)
+
+    def _tell(self, request: EngineRequest, outcome: HandoffOutcome, *, index: int) -> None:
+        assert request.handoff is not None
+        news = HandoffNews(
+            request.handoff.generation, outcome, len(request.prompt_token_ids), transport="script"
+        )
+        entry = TokenEntry(request.request_id, request.attempt, choice=0, index=index, handoff=news)
+        self._entries.append(entry)
+
     def _admit(self, request: EngineRequest) -> None:
         if self._script.crash_token_id in request.prompt_token_ids:
             self._crashed = True
@@ -239,6 +265,8 @@ class ScriptedEngine:
                 request, time.monotonic(), dict.fromkeys(range(request.num_choices), first)
             )
         self._entries.append(entry)
+        if isinstance(request.handoff, HandoffIn) and self._script.adopt is not None:
+            self._tell(request, self._script.adopt, index=len(request.emitted_token_ids))
 
     def _cancel(self, key: tuple[str, int]) -> None:
         if key in self._running:
@@ -250,6 +278,8 @@ class ScriptedEngine:
         running = self._running.get(key)
         if running is None or choice not in running.next_index:
             return
+        if isinstance(running.request.handoff, HandoffOut) and reason is FinishReason.STOP_STRING:
+            reason = FinishReason.HANDED_OFF
         self._entries.append(
             TokenEntry(
                 request_id=key[0],

@@ -22,7 +22,7 @@ from cluster.token_feed import NotAccepted, StreamFeed
 from replicas.handoff import HandoffIn, HandoffOut
 from replicas.request import EngineRequest, Refusal, RefusalReason
 from router.config import RouterConfig
-from router.replica_status import EVERY_ROLE, ReplicaRole
+from router.replica_status import EVERY_ROLE, PREFILL_ALONE, ReplicaRole
 from router.request_router import RequestRouter, Reservation
 from router.routing_policy import RoutingRequest, Unmeetable
 
@@ -181,6 +181,8 @@ class ServeDispatcher:
         a request that it is about to serve.
         """
         clock = asyncio.get_running_loop().time
+        # A prompt that no prefill replica takes in time is one for the decode side.
+        instead = EVERY_ROLE if roles == PREFILL_ALONE else roles
         patience_ends_at = clock() + self._config.stuck_after_s
         while True:
             with suppress(TimeoutError):
@@ -188,7 +190,7 @@ class ServeDispatcher:
                     await asyncio.shield(attempt.feed.admitted)
                     return
             if (
-                self._router.has_candidate(exclude=frozenset(excluded), roles=roles)
+                self._router.has_candidate(exclude=frozenset(excluded), roles=instead)
                 or not attempt.link.is_advancing
                 or clock() >= patience_ends_at
             ):

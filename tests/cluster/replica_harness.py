@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from replicas.request import EngineRequest, SamplingParams, TokenEntry
 from router.config import RouterConfig
 from router.policies import policy_of
 from router.prefixes.prefix_index import PrefixIndex
+from router.replica_status import ReplicaRole
 from router.request_router import RequestRouter
 
 SECRET = "the secret of a test cluster"
@@ -111,6 +112,7 @@ async def start_replica(
     *,
     binding: StreamBinding = BINDING,
     limits: HealthLimits = LIMITS,
+    role: ReplicaRole = "mixed",
 ) -> Replica:
     cores: list[ScriptedEngine] = []
 
@@ -120,7 +122,7 @@ async def start_replica(
         return core
 
     service = ReplicaService(
-        ReplicaIdentity(replica_id, "mixed", "127.0.0.1"),
+        ReplicaIdentity(replica_id, role, "127.0.0.1"),
         start_engine=start_engine,
         binding=binding,
         limits=limits,
@@ -158,9 +160,24 @@ def a_gateway(
 
 @asynccontextmanager
 async def cluster(
-    num_replicas: int = 1, script: EngineScript = FULL_SPEED, **gateway: object
+    num_replicas: int = 1,
+    script: EngineScript = FULL_SPEED,
+    *,
+    pools: Mapping[ReplicaRole, Sequence[EngineScript]] | None = None,
+    **gateway: object,
 ) -> AsyncIterator[Cluster]:
-    """A gateway and its replicas; at the end no task of theirs is left."""
+    """A gateway and its replicas; at the end no task of theirs is left.
+
+    pools: the scripts of each role's replicas, in place of mixed ones; they are named by their
+    roles and numbers.
+    """
+    scripts = {f"replica{number}": ("mixed", script) for number in range(num_replicas)}
+    if pools is not None:
+        scripts = {
+            f"{role}{number}": (role, each)
+            for role, members in pools.items()
+            for number, each in enumerate(members)
+        }
     before = asyncio.all_tasks()
     replicas: dict[str, Replica] = {}
 
@@ -169,8 +186,8 @@ async def cluster(
         return asyncio.get_running_loop().create_task(service.generate(request, route))
 
     made = Cluster(*a_gateway(call, **gateway), replicas)
-    for number in range(num_replicas):
-        replicas[f"replica{number}"] = await start_replica(f"replica{number}", script)
+    for name, (role, each) in scripts.items():
+        replicas[name] = await start_replica(name, each, role=role)
     made.announce()
     try:
         await made.ready()
