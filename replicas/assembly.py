@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kvstore.block_store import BlockLayout
 from replicas.config import EngineConfig, SchedulerConfig
@@ -41,6 +41,16 @@ class Outside:
     make_buffer: Callable[[int, int], HostBuffer]
     make_mover: Callable[[BlockLayout, HostBuffer], BlockMover] = _no_mover
     fetch_timeout_s: float = 0.0
+
+
+class BuildEngine(Protocol):
+    """The shape of build_engine, for a core over another runner."""
+
+    def __call__(
+        self, config: EngineConfig, *, on_phase: OnPhase, outside: Outside | None
+    ) -> tuple[Engine, EngineInfo]:
+        """An engine ready to serve, and what it turned out to be."""
+        ...
 
 
 def build_engine(

@@ -35,6 +35,7 @@ OnOutput = Callable[[StepOutput], None]
 OnExit = Callable[[str], None]
 
 CLOSE_TIMEOUT_S = 10.0
+CORE_MODULE = "replicas.engine_process"
 
 
 class EngineStartError(RuntimeError):
@@ -95,7 +96,8 @@ class ProcessEngine(_CommandSender):
 
     on_output: called from a reader thread with every step's output. on_exit: called once from
     that thread, with a message, if the core ends without having been told to. store: where this
-    process keeps blocks for the core; the bytes are in memory that both share.
+    process keeps blocks for the core; the bytes are in memory that both share. core_module: what
+    the core's process runs; it calls replicas.engine_process.main.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class ProcessEngine(_CommandSender):
         on_output: OnOutput,
         on_exit: OnExit,
         store: StoreAccess | None = None,
+        core_module: str = CORE_MODULE,
     ) -> None:
         self._on_output = on_output
         self._on_exit = on_exit
@@ -114,7 +117,7 @@ class ProcessEngine(_CommandSender):
         # Pages of it are taken from the system when they are first written to.
         shared = HostBuffer.create(num_slots=1, slot_bytes=max(1, config.swap_space_bytes))
         with closing(shared):
-            self._connection, self._process = _spawn_core(config, shared.fd, store)
+            self._connection, self._process = _spawn_core(core_module, config, shared.fd, store)
             try:
                 self.info = self._await_ready()
                 self._open_store(store, shared.fd)
@@ -285,13 +288,13 @@ def _open_mover(
 
 
 def _spawn_core(
-    config: EngineConfig, host_fd: int, store: StoreAccess | None
+    core_module: str, config: EngineConfig, host_fd: int, store: StoreAccess | None
 ) -> tuple[Connection, "subprocess.Popen[bytes]"]:
     ours, theirs = Pipe()
     fds = (theirs.fileno(), host_fd)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "replicas.engine_process", *map(str, fds)],
+            [sys.executable, "-m", core_module, *map(str, fds)],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env=_core_environment(config),

@@ -11,7 +11,7 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from replicas.assembly import Outside, build_engine
+from replicas.assembly import BuildEngine, Outside, build_engine
 from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady
 from replicas.engine_commands import Inbox
 from replicas.engine_loop import EngineLoop
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0001
 
 
-def main() -> int:
+def main(build: BuildEngine = build_engine) -> int:
     """Build the engine that the parent describes and serve it until told to close."""
     # Ctrl-C goes to the whole process group; ending in order is the parent's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -37,7 +37,7 @@ def main() -> int:
     sender = threading.Thread(target=_send, args=(connection, outbox), daemon=True)
     sender.start()
     try:
-        _serve(connection, outbox, host_fd)
+        _serve(connection, outbox, host_fd, build)
     except Exception as error:
         log.exception("engine core failed")
         outbox.put(CoreFailed(f"the engine failed: {type(error).__name__}: {error}"))
@@ -48,10 +48,12 @@ def main() -> int:
     return 0
 
 
-def _serve(connection: Connection, outbox: "SimpleQueue[object]", host_fd: int) -> None:
+def _serve(
+    connection: Connection, outbox: "SimpleQueue[object]", host_fd: int, build: BuildEngine
+) -> None:
     set_up = connection.recv()
     mover: BlockMover = ForwardingMover(outbox.put) if set_up.has_store else NoMover()
-    engine, info = build_engine(
+    engine, info = build(
         set_up.config,
         on_phase=lambda name, seconds: outbox.put(CorePhase(name, seconds)),
         outside=Outside(
