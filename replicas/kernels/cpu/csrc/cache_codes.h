@@ -13,6 +13,17 @@ namespace {
 
 typedef int8_t VecC __attribute__((vector_size(kLanes)));
 
+// The compiler's own conversion takes a detour over two or three sizes.
+PAGODA_INLINE VecI whole_words(VecC codes) {
+#if defined(__AVX512F__)
+  return (VecI)_mm512_cvtepi8_epi32((__m128i)codes);
+#elif defined(__AVX2__)
+  return (VecI)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)codes));
+#else
+  return __builtin_convertvector(codes, VecI);
+#endif
+}
+
 template <class V, class T>
 PAGODA_INLINE V some(const T* from, long count) {
   if (count >= kLanes) return load<V>(from);
@@ -22,34 +33,49 @@ PAGODA_INLINE V some(const T* from, long count) {
 }
 
 // What up to kLanes held numbers stand for, without their scale.
-PAGODA_INLINE VecF held_floats(Held held, const char* from, long count) {
-  switch (held) {
-    case Held::kBf16: return load_few<Bf16>(reinterpret_cast<const uint16_t*>(from), count);
-    case Held::kF32: return load_few<F32>(reinterpret_cast<const float*>(from), count);
-    case Held::kInt8:
-      return __builtin_convertvector(some<VecC>(reinterpret_cast<const int8_t*>(from), count), VecF);
-    default: {
-      // e4m3 has the sign, then 4 bits of exponent with a bias of 7: moved to where a float has
-      // them, it is too small by 2^120, also below the normal numbers.
-      VecU bits = (VecU)__builtin_convertvector(
-          some<VecC>(reinterpret_cast<const int8_t*>(from), count), VecI);
-      VecF small = (VecF)((bits & 0x80u) << 24 | (bits & 0x7fu) << 20);
-      return small * 0x1p120f;
-    }
-  }
+template <Held H>
+PAGODA_INLINE VecF held_floats(const char* from, long count) {
+  if constexpr (H == Held::kBf16)
+    return load_few<Bf16>(reinterpret_cast<const uint16_t*>(from), count);
+  if constexpr (H == Held::kF32)
+    return load_few<F32>(reinterpret_cast<const float*>(from), count);
+  VecC codes = some<VecC>(reinterpret_cast<const int8_t*>(from), count);
+  VecI wide = whole_words(codes);
+  if constexpr (H == Held::kInt8) return __builtin_convertvector(wide, VecF);
+  // e4m3 has the sign, then 4 bits of exponent with a bias of 7: moved to where a float has them,
+  // it is too small by 2^120, also below the normal numbers.
+  VecU bits = (VecU)wide;
+  return (VecF)((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 0x1p120f;
 }
 
 // Heads of one token, from number `scale` of the scales on, as E.
-template <class E>
-PAGODA_INLINE void widen_heads(Held held, const void* codes, const float* scales, long scale,
-                               long num_heads, long dim, typename E::T* to) {
-  const char* from = static_cast<const char*>(codes) + scale * dim * bytes_of(held);
-  for (long head = 0; head < num_heads; ++head) {
-    float factor = scales ? scales[scale + head] : 1.0f;
-    for (long i = 0; i < dim; i += kLanes) {
-      VecF value = held_floats(held, from + (head * dim + i) * bytes_of(held), dim - i) * factor;
-      store_few<E>(to + head * dim + i, value, dim - i);
-    }
+template <class E, Held H>
+PAGODA_INLINE void widen_heads(const void* codes, const float* scales, long scale, long num_heads,
+                               long dim, typename E::T* to) {
+  constexpr long kBytes = bytes_of(H);
+  const char* from = static_cast<const char*>(codes) + scale * dim * kBytes;
+  for (long head = 0; head < num_heads; ++head, from += dim * kBytes, to += dim) {
+    VecF factor = splat(kBytes == 1 ? scales[scale + head] : 1.0f);
+    long i = 0;
+    for (; i + kLanes <= dim; i += kLanes)
+      E::store_floats(to + i, held_floats<H>(from + i * kBytes, kLanes) * factor);
+    if (i < dim) store_few<E>(to + i, held_floats<H>(from + i * kBytes, dim - i) * factor, dim - i);
+  }
+}
+
+template <Held H>
+struct Holding {
+  static constexpr Held value = H;
+};
+
+// Calls work with the type that stands for what is held.
+template <class Work>
+PAGODA_INLINE void with_held(Held held, Work work) {
+  switch (held) {
+    case Held::kBf16: return work(Holding<Held::kBf16>{});
+    case Held::kF32: return work(Holding<Held::kF32>{});
+    case Held::kInt8: return work(Holding<Held::kInt8>{});
+    case Held::kFp8: return work(Holding<Held::kFp8>{});
   }
 }
 

@@ -37,7 +37,7 @@ struct Rows {
 // What a cache keeps: numbers, or codes of a byte each beside a scale for each token and head.
 enum class Held : int { kBf16 = 0, kF32 = 1, kInt8 = 2, kFp8 = 3 };
 
-inline long bytes_of(Held held) { return held == Held::kF32 ? 4 : held == Held::kBf16 ? 2 : 1; }
+constexpr long bytes_of(Held held) { return held == Held::kF32 ? 4 : held == Held::kBf16 ? 2 : 1; }
 
 // K and V of one layer, [num_blocks, block_size, kv_heads, head_dim]; scales without head_dim.
 struct Cache {

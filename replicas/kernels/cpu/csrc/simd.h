@@ -118,7 +118,13 @@ struct Bf16 {
   static constexpr long kPerWord = 2;
 
   static PAGODA_INLINE VecF load_floats(const T* from) {
+#if defined(__AVX512F__)
+    return (VecF)((VecU)_mm512_cvtepu16_epi32((__m256i)load<VecH>(from)) << 16);
+#elif defined(__AVX2__)
+    return (VecF)((VecU)_mm256_cvtepu16_epi32((__m128i)load<VecH>(from)) << 16);
+#else
     return (VecF)(__builtin_convertvector(load<VecH>(from), VecU) << 16);
+#endif
   }
 
   static PAGODA_INLINE VecH rounded(VecF value) {
