@@ -98,6 +98,8 @@ class ReplicaConfig:
     stall_timeout_s: a replica with work and without a step for this long is replaced.
     token_stream_host: address that a replica's token stream listens on; several hosts need 0.0.0.0.
     token_stream_port: TCP port of the token stream; 0 takes any free one.
+    block_stream_port: TCP port at which replicas of the pools read each other's blocks, at the same
+        address as the token stream; 0 takes any free one.
     gateway_grace_s: how long a gateway may stay away from a replica before its requests end.
     max_stream_message_bytes: largest message of the token stream, in both directions.
     """
@@ -115,6 +117,7 @@ class ReplicaConfig:
     stall_timeout_s: float = 60.0
     token_stream_host: str = "127.0.0.1"
     token_stream_port: int = 0
+    block_stream_port: int = 0
     gateway_grace_s: float = 3.0
     max_stream_message_bytes: int = 16 * 1024 * 1024
 
@@ -129,8 +132,9 @@ class ReplicaConfig:
         for name in ("health_check_period_s", "health_check_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
-        if not 0 <= self.token_stream_port <= 65535:
-            raise ValueError(f"token_stream_port={self.token_stream_port}: expected 0 to 65535")
+        for name in ("token_stream_port", "block_stream_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 to 65535")
         if self.max_stream_message_bytes < 4 * 1024 * 1024:
             raise ValueError(
                 f"max_stream_message_bytes={self.max_stream_message_bytes}: expected at least 4 MiB"

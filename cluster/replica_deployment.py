@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import ray
 from ray import serve
 
+from cluster.block_stream_server import BlockStreamBinding
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
 from cluster.engine_starting import EngineStarter
 from cluster.engine_supervisor import HealthLimits
+from cluster.handoff_ways import HandoffWays
 from cluster.metrics.ray_export import RayExport
 from cluster.open_requests import Acknowledgement
 from cluster.peer_tls import PeerTls
@@ -41,7 +43,7 @@ class Replica:
         limits = HealthLimits(
             stall_s=config.replica.stall_timeout_s, restart_s=config.replica.startup_timeout_s
         )
-        store = ReplicaStore(config.store)
+        store = ReplicaStore(config.store, ways=_ways(config))
         self._service = ReplicaService(
             _identity(config),
             start_engine=lambda on_output, on_exit: start_engine(
@@ -76,16 +78,33 @@ class Replica:
             await service.close()
 
 
-def _identity(config: ClusterConfig) -> ReplicaIdentity:
+def _advertise_host(config: ClusterConfig) -> str:
     host = config.replica.token_stream_host
     if host in _EVERY_INTERFACE:
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    return host
+
+
+def _identity(config: ClusterConfig) -> ReplicaIdentity:
     return ReplicaIdentity(
         replica_id=serve.get_replica_context().replica_id.unique_id,
         role=config.engine.role,
-        advertise_host=host,
+        advertise_host=_advertise_host(config),
         served_name=config.gateway.served_model_name,
     )
+
+
+def _ways(config: ClusterConfig) -> HandoffWays:
+    if config.engine.role == "mixed":
+        return HandoffWays()
+    binding = BlockStreamBinding(
+        host=config.replica.token_stream_host,
+        advertise_host=_advertise_host(config),
+        secret=cluster_secret(os.environ),
+        port=config.replica.block_stream_port,
+        tls=PeerTls.of(config.peers),
+    )
+    return HandoffWays(config.handoff.handoff_transport, binding)
 
 
 def _binding(config: ClusterConfig) -> StreamBinding:

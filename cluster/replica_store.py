@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from cluster.handoff_ways import HandoffWays
 from kvstore.block_store import BlockLayout, BlockStore
 from kvstore.block_transport import BlockTransport
 from kvstore.config import StoreConfig
 from kvstore.redis_block_store import open_redis_block_store, open_redis_handoff_tables
 from kvstore.store_stats import Count, StoreStats
-from kvstore.store_transport import StoreTransport
 from replicas.memory.host_buffer import HostBuffer
 from replicas.store_mover import HandoffAccess, StoreAccess
 
@@ -24,8 +24,10 @@ class ReplicaStore:
         self,
         config: StoreConfig,
         *,
+        ways: HandoffWays | None = None,
         open_store: Callable[..., BlockStore] = open_redis_block_store,
     ) -> None:
+        self._ways = ways or HandoffWays()
         self._config = config
         self._open_store = open_store
         self._store: BlockStore | None = None
@@ -52,8 +54,8 @@ class ReplicaStore:
         """Ways for the blocks of hand-offs; those of the last core were closed with its mover."""
         tables = open_redis_handoff_tables(self._config, layout=store.layout)
 
-        def open_transports(_buffer: HostBuffer) -> Sequence[BlockTransport]:
-            return [StoreTransport(store, tables)]
+        def open_transports(buffer: HostBuffer) -> Sequence[BlockTransport]:
+            return self._ways.open(store, tables, buffer)
 
         return HandoffAccess(tables, open_transports)
 

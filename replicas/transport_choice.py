@@ -30,6 +30,11 @@ class TransportChoice:
         self._noted_at: dict[tuple[str, str], float] = {}
         self._failed_at: dict[tuple[str, str], float] = {}
 
+    @property
+    def num_known(self) -> int:
+        """Ways that something is remembered of."""
+        return len(self._speeds) + len(self._failed_at)
+
     def rank(self, source: Source, name: TransportName) -> tuple[int, float]:
         """Lower is tried first: ways not known, then the fastest, then those that just failed."""
         way = (source.address, name)
@@ -44,6 +49,7 @@ class TransportChoice:
         """A way was used, and brought something or not."""
         way = (source.address, name)
         if not delivery.num_whole and delivery.ended_by not in ("absent", "corrupt"):
+            self._make_room()
             self._failed_at[way] = self._clock()
             return
         self._failed_at.pop(way, None)

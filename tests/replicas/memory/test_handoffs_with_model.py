@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.block_stream_server import BlockStreamBinding
+from cluster.handoff_ways import HandoffWays
+from cluster.replica_store import ReplicaStore
 from kvstore.block_hash import root_hash
-from kvstore.block_store import BlockStore
 from kvstore.config import StoreConfig
-from kvstore.redis_block_store import open_redis_block_store, open_redis_handoff_tables
-from kvstore.store_transport import StoreTransport
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine_client import ProcessEngine
-from replicas.handoff import HandoffIn, HandoffOut
+from replicas.handoff import HandoffIn, HandoffNews, HandoffOut
 from replicas.request import EngineRequest, SamplingParams, TokenEntry
-from replicas.store_mover import HandoffAccess, StoreAccess
+from replicas.store_mover import StoreAccess
 from tests.kvstore.redis_servers import RedisServer
 from tests.replicas.tiny_models import random_prompts, save_tiny
 
@@ -50,9 +50,13 @@ def tokens_of(entries: list[TokenEntry]) -> list[int]:
     return [token for entry in entries for token in entry.token_ids]
 
 
-def outcome_of(entries: list[TokenEntry]) -> str:
+def news_of(entries: list[TokenEntry]) -> HandoffNews:
     (news,) = [entry.handoff for entry in entries if entry.handoff is not None]
-    return news.outcome
+    return news
+
+
+def outcome_of(entries: list[TokenEntry]) -> str:
+    return news_of(entries).outcome
 
 
 def engine_config(model, **settings) -> EngineConfig:
@@ -87,22 +91,21 @@ def server(tmp_path_factory):
     started.stop()
 
 
+@pytest.fixture(scope="module", params=["store", "shm", "grpc", "auto"])
+def transport(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def access(server):
+def access(server, transport):
+    binding = BlockStreamBinding("127.0.0.1", "127.0.0.1", "a secret of the cluster")
     config = StoreConfig(redis_url=server.url)
-
-    def open_handoffs(store: BlockStore) -> HandoffAccess:
-        tables = open_redis_handoff_tables(config, layout=store.layout)
-        return HandoffAccess(tables, lambda _buffer: [StoreTransport(store, tables)])
-
-    return StoreAccess(
-        lambda layout: open_redis_block_store(config, layout=layout), 2.0, open_handoffs
-    )
+    return [ReplicaStore(config, ways=HandoffWays(transport, binding)).access for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
 def pools(model, access):
-    replicas = [Replica(engine_config(model), access) for _ in range(2)]
+    replicas = [Replica(engine_config(model), each) for each in access[:2]]
     yield replicas
     for replica in replicas:
         replica.engine.close()
@@ -115,10 +118,10 @@ def alone(model):
     replica.engine.close()
 
 
-def requests_of(*, greedy: bool) -> list[EngineRequest]:
+def requests_of(transport: str, *, greedy: bool) -> list[EngineRequest]:
     return [
         EngineRequest(
-            f"{'greedy' if greedy else 'seeded'}-{index}",
+            f"{transport}-{'greedy' if greedy else 'seeded'}-{index}",
             tuple(ids),
             SamplingParams(
                 max_tokens=OUTPUT_TOKENS,
@@ -133,9 +136,9 @@ def requests_of(*, greedy: bool) -> list[EngineRequest]:
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "seeded"])
-def test_output_through_pools_is_that_of_one_replica(pools, alone, greedy):
+def test_output_through_pools_is_that_of_one_replica(pools, alone, transport, greedy):
     prefill, decode = pools
-    for one in requests_of(greedy=greedy):
+    for one in requests_of(transport, greedy=greedy):
         usual = tokens_of(alone.entries_of(one, lambda entry: entry.finish_reason is not None))
         computed = prefill.entries_of(
             replace(one, handoff=HandoffOut(1, 10.0)), lambda entry: entry.handoff is not None
@@ -146,16 +149,21 @@ def test_output_through_pools_is_that_of_one_replica(pools, alone, greedy):
             replace(one, emitted_token_ids=tuple(first), handoff=HandoffIn(1, 10.0)),
             lambda entry: entry.finish_reason is not None,
         )
-        assert outcome_of(generated) == "adopted"
+        news = news_of(generated)
+        assert news.outcome == "adopted"
+        if transport != "auto" and news.num_bytes:
+            assert news.transport == transport
         assert [*first, *tokens_of(generated)] == usual
 
 
-def test_replicas_of_other_arithmetic_share_no_tables(pools, model, access):
-    one = replace(requests_of(greedy=True)[2], request_id="other")
+def test_replicas_of_other_arithmetic_share_no_tables(pools, model, access, transport):
+    if transport != "store":
+        pytest.skip("the table is read before anything is fetched")
+    one = replace(requests_of(transport, greedy=True)[2], request_id="other")
     computed = pools[0].entries_of(
         replace(one, handoff=HandoffOut(1, 10.0)), lambda entry: entry.handoff is not None
     )
-    other = Replica(engine_config(model, deterministic=False), access)
+    other = Replica(engine_config(model, deterministic=False), access[2])
     generated = other.entries_of(
         replace(one, emitted_token_ids=tuple(tokens_of(computed)), handoff=HandoffIn(1, 10.0)),
         lambda entry: entry.finish_reason is not None,
