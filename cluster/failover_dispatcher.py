@@ -259,7 +259,8 @@ class FailoverFeed:
             self._ended.add(entry.choice)
             self._failover.on_choice_end(attempt, entry.choice)
         elif not fresh:
-            return None if attempt or not is_running else entry
+            is_first = not attempt or entry.handoff is not None
+            return entry if is_first and is_running else None
         return drop_tokens(entry, len(entry.token_ids) - len(fresh))
 
     async def _leave(self, error: ReplicaLost) -> Submit:

@@ -17,10 +17,12 @@ from ray.serve.handle import DeploymentHandle
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
 from cluster.failover_dispatcher import FailoverDispatcher, FailoverSettings
+from cluster.handoff_teller import HandoffTeller
 from cluster.http_app import GatewayServices, build_http_app
 from cluster.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.gateway_reporter import GatewayReporter
+from cluster.pair_dispatcher import PairDispatcher, PairSettings
 from cluster.peer_tls import PeerTls
 from cluster.pool_calls import PoolCaller, PoolSets
 from cluster.replica_announcement import ReplicaAnnouncement
@@ -33,6 +35,7 @@ from cluster.text.tokenizer import TextTokenizer
 from cluster.tracing.call_tracer import open_tracer
 from cluster.worker_logging import log_to_stderr
 from replicas.models.prepared_model import PreparedModel
+from router.config import RouterConfig
 from router.policies import policy_of
 from router.prefixes.prefix_index import PrefixIndex
 from router.request_router import RequestRouter
@@ -56,10 +59,8 @@ class Gateway:
         config = ClusterConfig.from_args(args)
         model = PreparedModel.load(config.engine.model)
         gateway_id = uuid.uuid4().hex
-        policy = policy_of(config.router, random.Random(gateway_id))
-        max_blocks = config.router.max_index_blocks
-        index = PrefixIndex(max_blocks=max_blocks) if policy.uses_hits else None
-        router = RequestRouter(policy, index=index, gateway_id=gateway_id)
+        has_pairs = "prefill" in pools
+        router, index = _router(config.router, gateway_id, has_pairs=has_pairs)
         served_name = config.gateway.served_model_name or model.name
         self._tracer = open_tracer(config.tracing, model_name=served_name, gateway_id=gateway_id)
         metrics = GatewayMetrics(
@@ -86,18 +87,23 @@ class Gateway:
             call=PoolCaller(sets, callers),
             config=config.router,
         )
+        self._live = LiveFeed(
+            lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
+        )
+        pairs = self._pairs(config, router, metrics) if has_pairs else None
         self._failover = FailoverDispatcher(
-            self._dispatcher,
+            pairs or self._dispatcher,
             settings=FailoverSettings.of(config.router),
             clock=time.monotonic,
             max_model_len=self._max_model_len,
             on_failover=self._tell_failover,
         )
-        self._live = LiveFeed(
-            lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
-        )
         self._reporter = GatewayReporter(
-            metrics, router=router, directory=self._directory, failovers=self._failover.counts
+            metrics,
+            router=router,
+            directory=self._directory,
+            failovers=self._failover.counts,
+            pairs=pairs,
         )
         self._directory.start()
         self._failover.start()
@@ -111,6 +117,24 @@ class Gateway:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor."""
         return build_http_app(self._services)
+
+    def _pairs(
+        self, config: ClusterConfig, router: RequestRouter, metrics: GatewayMetrics
+    ) -> PairDispatcher:
+        """What shares requests between the prefill pool and who decodes."""
+        scheduler = config.engine.scheduler
+        return PairDispatcher(
+            self._dispatcher,
+            router=router,
+            settings=PairSettings(
+                handoff=config.handoff,
+                router=config.router,
+                watermark=scheduler.watermark,
+                block_size=scheduler.block_size,
+            ),
+            clock=time.monotonic,
+            on_result=HandoffTeller(metrics.figures, self._live.events.tell).note,
+        )
 
     def _max_model_len(self) -> int:
         """The longest context that every replica takes."""
@@ -132,6 +156,22 @@ class Gateway:
         tracer = getattr(self, "_tracer", None)
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
+
+
+def _router(
+    config: RouterConfig, gateway_id: str, *, has_pairs: bool
+) -> tuple[RequestRouter, PrefixIndex | None]:
+    """The router, and the index of prefix caches if it needs one: a pair weighs hits, too."""
+    chance = random.Random(gateway_id)
+    policy = policy_of(config, chance)
+    index = None
+    if policy.uses_hits or has_pairs:
+        index = PrefixIndex(max_blocks=config.max_index_blocks)
+    prefill_policy = policy_of(config, chance) if has_pairs else None
+    router = RequestRouter(
+        policy, index=index, gateway_id=gateway_id, prefill_policy=prefill_policy
+    )
+    return router, index
 
 
 def _services(

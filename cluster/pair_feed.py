@@ -15,7 +15,7 @@ from cluster.errors import DispatchError, ReplicaLost
 from cluster.serve_dispatcher import ServeDispatcher
 from cluster.token_feed import StreamFeed
 from replicas.handoff import HandoffIn, HandoffNews
-from replicas.request import EngineRequest, FinishReason, TokenEntry
+from replicas.request import EngineRequest, FinishReason, Timeline, TokenEntry
 from router.handoff import (
     Adopt,
     Command,
@@ -82,6 +82,8 @@ class PairFeed:
         self._prefill_id = prefill.replica_id
         self._emitted = request.emitted_token_ids
         self._first_token_at: float | None = None
+        self._first_timeline: Timeline | None = None
+        self._second_at: float | None = None
         self._is_finishing = False
         self._shown = StreamFeed(
             request,
@@ -183,6 +185,7 @@ class PairFeed:
             if entry.token_ids:
                 self._emitted += entry.token_ids
                 self._first_token_at = self._pairing.clock()
+                self._first_timeline = entry.timeline
             is_handed = entry.finish_reason is FinishReason.HANDED_OFF
             reason = entry.finish_reason
             if is_handed:
@@ -202,8 +205,32 @@ class PairFeed:
             elif entry.token_ids or entry.finish_reason is not None:
                 # The replica counts it itself by now.
                 self._pairing.places.give_back(self._place)
-            num_cached = 0 if is_second else entry.num_cached_tokens
-            self._shown.push(replace(entry, handoff=None, num_cached_tokens=num_cached))
+            if is_second:
+                entry = replace(entry, num_cached_tokens=0, timeline=self._joined(entry.timeline))
+            self._shown.push(entry)
+
+    def _joined(self, timeline: Timeline | None) -> Timeline | None:
+        """Moments of both sides as one, in the clock of the prefill side.
+
+        The clocks meet where this gateway saw the first token of each; both ways back are taken to
+        be as long.
+        """
+        first = self._first_timeline
+        if timeline is None or first is None or first.first_token_at is None:
+            return timeline
+        now = self._pairing.clock()
+        if self._second_at is None:
+            self._second_at = now
+        if timeline.finished_at is None or timeline.first_token_at is None:
+            return first
+        assert self._first_token_at is not None
+        gap_s = self._second_at - self._first_token_at
+        rest_s = timeline.finished_at - timeline.first_token_at
+        return replace(
+            first,
+            finished_at=first.first_token_at + gap_s + rest_s,
+            num_preemptions=first.num_preemptions + timeline.num_preemptions,
+        )
 
     async def _open_decode(self) -> StreamFeed:
         """The second attempt, on the promised replica or on another; raises ReplicaLost."""

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from cluster.errors import NoReplica, RequestRefused
 from cluster.metrics.figures import Counter, Figures
+from replicas.handoff import HandoffNews
 from replicas.request import EngineRequest, Timeline, TokenEntry
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
@@ -37,7 +38,8 @@ class CallOrigin:
 class ChoiceTimes:
     """One choice at the gateway; moments in seconds of its clock.
 
-    timeline: the engine's moments, in its own clock, as far as they are known.
+    timeline: the engine's moments, in its own clock, as far as they are known. handoff: when
+    another replica went on with it, and how.
     """
 
     request: EngineRequest
@@ -47,6 +49,7 @@ class ChoiceTimes:
     num_cached_tokens: int = 0
     timeline: Timeline | None = None
     finished_reason: str | None = None
+    handoff: tuple[float, HandoffNews] | None = None
 
 
 class CallObservers:
@@ -156,6 +159,10 @@ class CallMeter:
         elif entry.token_ids:
             self._observers.itl.observe(now - choice.last_at)
         choice.last_at = now
+
+    def note_handoff(self, index: int, news: HandoffNews) -> None:
+        """Another replica goes on with a choice: with the blocks it adopted, or without."""
+        self.choices[index].handoff = (self._observers.clock(), news)
 
     def note_end(self, index: int, finished_reason: str) -> None:
         """A choice ended, as its client hears it."""

@@ -8,6 +8,7 @@ counted, and docs/metrics.md is made from this file.
 from cluster.metrics.metric import IDENTITY_LABELS, Kind, Metric, Origin
 from cluster.metrics.metric import count as _count
 from cluster.metrics.metric import gauge as _gauge
+from cluster.metrics.pair_catalogue import PAIR_METRICS
 from cluster.metrics.tier_catalogue import TIER_METRICS
 
 __all__ = ["CATALOGUE", "IDENTITY_LABELS", "METRICS", "Kind", "Metric", "Origin"]
@@ -374,5 +375,8 @@ _REPLICA = (
     ),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*_REQUESTS, *_GATEWAY, *_ENGINE, *TIER_METRICS, *_REPLICA)
+CATALOGUE: tuple[Metric, ...] = (
+    *(*_REQUESTS, *_GATEWAY, *PAIR_METRICS),
+    *(*_ENGINE, *TIER_METRICS, *_REPLICA),
+)
 METRICS: dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.loop_lag import LoopLag
+from cluster.pair_dispatcher import PairDispatcher
 from cluster.replica_directory import ReplicaDirectory
 from router.replica_status import ReplicaState
 from router.request_router import RequestRouter
@@ -16,7 +17,11 @@ _SHOWN_STATES = tuple(state for state in ReplicaState if state is not ReplicaSta
 
 
 class GatewayReporter:
-    """Reads what router and directory count themselves, so that nobody there counts twice."""
+    """Reads what router and directory count themselves, so that nobody there counts twice.
+
+    failovers: streams that moved on, by reason. pairs: what shares requests; None without a
+    prefill pool.
+    """
 
     def __init__(
         self,
@@ -25,12 +30,14 @@ class GatewayReporter:
         router: RequestRouter,
         directory: ReplicaDirectory,
         failovers: Mapping[str, int] = MappingProxyType({}),
+        pairs: PairDispatcher | None = None,
         interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
         self._metrics = metrics
         self._router = router
         self._directory = directory
         self._failovers = failovers
+        self._pairs = pairs
         self._interval_s = interval_s
         self._lag = LoopLag(
             metrics.figures.histogram("pagoda:gateway_loop_lag_seconds"), clock=metrics.clock
@@ -57,6 +64,7 @@ class GatewayReporter:
         for reason, count in self._router.decisions.items():
             figures.counter("pagoda:router_decisions", reason).advance_to(count)
         self._report_index()
+        self._report_pairs()
         for reason, count in self._failovers.items():
             figures.counter("pagoda:failovers", reason).advance_to(count)
         figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
@@ -87,6 +95,17 @@ class GatewayReporter:
         figures.counter("pagoda:prefix_index_repairs", "reset").advance_to(index.resets_total)
         figures.counter("pagoda:prefix_index_repairs", "snapshot").advance_to(index.snapshots_total)
         figures.counter("pagoda:prefix_index_dropped_blocks").advance_to(index.dropped_blocks_total)
+
+    def _report_pairs(self) -> None:
+        """Requests that two replicas share, where there is a prefill pool."""
+        if self._pairs is None:
+            return
+        figures = self._metrics.figures
+        for reason, count in self._pairs.decisions.items():
+            figures.counter("pagoda:disaggregation_decisions", reason).advance_to(count)
+        for outcome, count in self._pairs.results.items():
+            figures.counter("pagoda:handoff_results", outcome).advance_to(count)
+        figures.set("pagoda:promised_handoffs", self._pairs.num_promises)
 
     async def _report_on(self) -> None:
         while True:

@@ -184,6 +184,8 @@ class Generation:
                     raise RequestRefused(entry.refusal)
                 index = prompt * per_prompt + entry.choice
                 choice = self._choices[index]
+                if entry.handoff is not None:
+                    self._meter.note_handoff(index, entry.handoff)
                 if choice.end is not None or not (entry.token_ids or entry.finish_reason):
                     continue
                 text, end = choice.push(entry)

@@ -39,6 +39,7 @@ def call_spans(meter: CallMeter, *, model_name: str) -> Span:
     children.append(Span("router", meter.submitted_at, admitted_at))
     for index, choice in enumerate(meter.choices[:MAX_TRACED_CHOICES]):
         children.extend(_engine_spans(index, choice))
+        children.extend(_handoff_spans(index, choice))
     return Span(
         f"{meter.origin.operation} {model_name}",
         meter.arrived_at,
@@ -78,6 +79,21 @@ def _engine_spans(index: int, choice: ChoiceTimes) -> list[Span]:
             },
         ),
     ]
+
+
+def _handoff_spans(index: int, choice: ChoiceTimes) -> list[Span]:
+    """From the first token until another replica had what it needs to go on."""
+    if choice.handoff is None or choice.first_at is None:
+        return []
+    ended_at, news = choice.handoff
+    attributes: Attributes = {
+        "pagoda.choice": index,
+        "pagoda.handoff.outcome": news.outcome,
+        "pagoda.handoff.transport": news.transport,
+        "pagoda.handoff.tokens": news.num_tokens,
+        "pagoda.handoff.bytes": news.num_bytes,
+    }
+    return [Span("handoff", min(choice.first_at, ended_at), ended_at, attributes)]
 
 
 def _attributes(meter: CallMeter, model_name: str) -> dict[str, str | int | float | list[str]]:

@@ -113,6 +113,19 @@ async def test_the_first_token_comes_from_prefill_and_the_others_from_decode():
         assert found.pairs.results == {"adopted": 1}
 
 
+async def test_the_moments_of_both_sides_are_told_as_those_of_one():
+    async with pools() as found:
+        feed = await found.dispatcher.open(a_request(max_tokens=40))
+        entries = [entry async for entry in feed]
+        first = next(entry for entry in entries if entry.token_ids)
+        assert entries[-1].timeline.scheduled_at == first.timeline.scheduled_at
+        spent_s = entries[-1].timeline.finished_at - first.timeline.first_token_at
+        assert 39 * STEADY.step_s * 0.9 < spent_s < 5.0
+        (handed,) = [entry.handoff for entry in entries if entry.handoff is not None][-1:]
+        assert (handed.outcome, handed.transport) == ("adopted", "script")
+        await feed.close()
+
+
 async def test_each_side_gets_its_own_part_of_the_request():
     async with pools() as found:
         asked = a_request(max_tokens=40)

@@ -17,6 +17,7 @@ from cluster.tracing import call_tracer
 from cluster.tracing.call_spans import call_spans
 from cluster.tracing.call_tracer import CallTracer, TracingUnavailable, open_tracer
 from cluster.tracing.otel_sink import OtelSink
+from replicas.handoff import HandoffNews
 from replicas.request import (
     EngineRequest,
     Refusal,
@@ -29,6 +30,7 @@ from replicas.request import (
 REQUEST = EngineRequest(
     "cmpl-1-0", (1, 2, 3), SamplingParams(max_tokens=8, temperature=0.5), root=b""
 )
+NEWS = HandoffNews(1, "adopted", num_tokens=3, num_bytes=4096, transport="shm")
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = PARENT[:-1] + "0"
 # The engine's clock is far from the gateway's.
@@ -64,6 +66,7 @@ def run_call(metrics, clock, *, headers=None, error=None, requests=(REQUEST,)):
             meter.note_entry(index, last, 2)
             meter.note_end(index, "length")
         clock.now = 103.5
+    return meter
 
 
 @pytest.fixture
@@ -221,3 +224,13 @@ def test_the_console_exporter_opens_and_closes(capfd):
         pass
     tracer.close()
     assert "text_completion m" in capfd.readouterr().out
+
+
+def test_a_hand_off_is_a_span_from_the_first_token_to_its_adoption():
+    clock = Clock()
+    meter = run_call(GatewayMetrics(clock=clock), clock)
+    meter.choices[0].handoff = (102.5, NEWS)
+    (span,) = [s for s in call_spans(meter, model_name="m").children if s.name == "handoff"]
+    assert (span.started_at, span.ended_at) == (102.0, 102.5)
+    assert span.attributes["pagoda.handoff.transport"] == "shm"
+    assert span.attributes["pagoda.handoff.bytes"] == 4096
