@@ -1,0 +1,78 @@
+"""How many rounds of each fault, and what they came to: `pytest tests/chaos --rounds 20`."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+# Ray decides on its token when it is first imported.
+os.environ["RAY_AUTH_MODE"] = "token"
+
+with warnings.catch_warnings():
+    # Serve 2.60 declares fields in a way that pydantic 2.14 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from tests.chaos.service import Service, running_service
+
+CI_ROUNDS = 2
+
+
+@dataclass
+class Tally:
+    """Figures of one fault over its rounds."""
+
+    rounds: int = 0
+    whole: int = 0
+    cut: int = 0
+    pauses_s: list[float] = field(default_factory=list)
+    recoveries_s: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        pause_s = max(self.pauses_s, default=0.0)
+        recovery_s = max(self.recoveries_s, default=0.0)
+        return (
+            f"rounds={self.rounds} whole={self.whole} cut={self.cut} "
+            f"longest_pause_s={pause_s:.1f} longest_recovery_s={recovery_s:.1f}"
+        )
+
+
+TALLIES = pytest.StashKey[dict[str, Tally]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one option of these tests."""
+    parser.addoption("--rounds", type=int, default=CI_ROUNDS, help="rounds of each fault")
+
+
+@pytest.fixture(scope="session")
+def rounds(pytestconfig: pytest.Config) -> int:
+    """Rounds of each fault."""
+    # Without this folder on the command line, pytest reads this file after the options.
+    return int(pytestconfig.getoption("--rounds", CI_ROUNDS))
+
+
+@pytest.fixture(scope="session")
+def tallies(pytestconfig: pytest.Config) -> dict[str, Tally]:
+    """What each fault came to, printed at the end."""
+    return pytestconfig.stash.setdefault(TALLIES, {})
+
+
+@pytest.fixture(scope="session")
+def service(free_port) -> Iterator[Service]:
+    """One service for all faults, so that what one leaves behind shows in the next."""
+    with (
+        TemporaryDirectory(prefix="pg-") as folder,
+        running_service(free_port, Path(folder)) as running,
+    ):
+        yield running
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """The figures."""
+    for name, tally in config.stash.get(TALLIES, {}).items():
+        terminalreporter.write_line(f"chaos fault={name} {tally}")

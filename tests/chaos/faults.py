@@ -1,0 +1,106 @@
+"""What can happen to a part of the service: how it is done and put right again."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from tests.chaos.service import Service
+
+HANG_S = 10.0
+PARTITION_S = 5.0
+STORE_GONE_S = 2.0
+HEAD_GONE_S = 3.0
+
+
+async def _kill_replica(service: Service, rng: random.Random) -> None:
+    rng.choice(service.replicas).kill()
+
+
+async def _kill_core(service: Service, rng: random.Random) -> None:
+    rng.choice(service.cores).kill()
+
+
+async def _kill_gateway(service: Service, rng: random.Random) -> None:
+    rng.choice(service.gateways).kill()
+
+
+async def _kill_store(service: Service, _rng: random.Random) -> None:
+    service.store.kill()
+    await asyncio.sleep(STORE_GONE_S)
+    await asyncio.to_thread(service.store.start)
+
+
+async def _kill_head(service: Service, _rng: random.Random) -> None:
+    head = service.cluster.head_node
+    await asyncio.to_thread(head.kill_gcs_server)
+    await asyncio.sleep(HEAD_GONE_S)
+    # Not in another thread: Ray's processes end with the one that started them.
+    head.start_gcs_server()
+
+
+async def _hang_replica(service: Service, rng: random.Random) -> None:
+    actor = rng.choice(service.replicas)
+    stopped = [actor, *actor.children(recursive=True)]
+    for process in stopped:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(HANG_S)
+    finally:
+        for process in stopped:
+            _resume(process)
+
+
+def _resume(process: psutil.Process) -> None:
+    try:
+        process.send_signal(signal.SIGCONT)
+    except psutil.NoSuchProcess:
+        # Its health check gave it up meanwhile.
+        return
+
+
+async def _partition(service: Service, _rng: random.Random) -> None:
+    if service.far is None:
+        pytest.skip(f"no network namespaces: {service.why_not_far}")
+    await asyncio.to_thread(service.far.cut)
+    await asyncio.sleep(PARTITION_S)
+    await asyncio.to_thread(service.far.mend)
+
+
+def _renew_far_node(service: Service) -> None:
+    # Ray declares a node dead that it has not heard of for 4.4 s, and it ends itself on return.
+    service.renew_far_node()
+
+
+def _nothing_to_repair(_service: Service) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """happen: does it, and returns when it is over. repair: brings back what nobody else would.
+
+    kills_gateway: clients of one may be cut off. keeps_processes: every gateway and replica must
+    be the same process afterwards.
+    """
+
+    name: str
+    happen: Callable[[Service, random.Random], Awaitable[None]]
+    repair: Callable[[Service], None] = _nothing_to_repair
+    kills_gateway: bool = False
+    keeps_processes: bool = False
+
+
+FAULTS = (
+    Fault("core_killed", _kill_core),
+    Fault("replica_killed", _kill_replica),
+    Fault("gateway_killed", _kill_gateway, kills_gateway=True),
+    Fault("store_killed", _kill_store, keeps_processes=True),
+    Fault("head_killed", _kill_head, keeps_processes=True),
+    Fault("replica_hangs", _hang_replica),
+    Fault("partition", _partition, _renew_far_node, kills_gateway=True),
+)

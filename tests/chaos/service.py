@@ -1,0 +1,259 @@
+"""What faults are done to: three Ray nodes with gateways and replicas, and a store of its own."""
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray import serve
+from ray._private.node import Node
+from ray._raylet import AuthenticationTokenLoader
+from ray.cluster_utils import Cluster
+
+from cluster.app import DEPLOYMENTS, compose
+from cluster.cluster_secret import cluster_secret
+from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
+from cluster.pool_calls import PoolCaller, PoolSets
+from cluster.ray_settings import haproxy_environment, ray_environment
+from cluster.replica_directory import ReplicaDirectory
+from cluster.serve_router_adapter import ServeCaller, follow_replicas
+from kvstore.config import StoreConfig
+from replicas.config import EngineConfig, SchedulerConfig
+from router.config import RouterConfig
+from tests.chaos.network import FarHost, NoNamespaces
+from tests.chaos.simulated_core import CORE_MODULE, StartSimulatedCore
+from tests.cluster.replica_harness import a_gateway, until
+from tests.cluster.tiny_model import prepare_tiny_model
+from tests.kvstore.redis_servers import RedisServer
+
+APP = "pagoda"
+ROOT = Path(__file__).parents[2]
+NUM_GATEWAYS = 2
+# A machine with two cores that others use too: what is meant to happen at once may take this long.
+PATIENCE_S = 60.0
+_OBJECT_STORE_BYTES = 80 * 1024 * 1024
+
+
+@dataclass
+class Service:
+    """A running service, and the handles by which it can be hurt.
+
+    far: the host of one worker node that can be cut off; None where namespaces are not allowed,
+    for the reason in `why_not_far`.
+    """
+
+    config: ClusterConfig
+    cluster: Cluster
+    store: RedisServer
+    far: FarHost | None
+    why_not_far: str = ""
+    far_nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.config.gateway.port}"
+
+    @property
+    def num_replicas(self) -> int:
+        return sum(pool.num_replicas for pool in self.config.pools())
+
+    @property
+    def gateways(self) -> list[psutil.Process]:
+        return _named(f"ServeReplica:{APP}:gateway")
+
+    @property
+    def replicas(self) -> list[psutil.Process]:
+        return [
+            process
+            for pool in self.config.pools()
+            for process in _named(f"ServeReplica:{APP}:{DEPLOYMENTS[pool.role]}")
+        ]
+
+    def replicas_of(self, deployment: str) -> list[psutil.Process]:
+        return _named(f"ServeReplica:{APP}:{deployment}")
+
+    @property
+    def cores(self) -> list[psutil.Process]:
+        return _named(CORE_MODULE)
+
+    def add_far_node(self) -> None:
+        """A worker node beyond the cable, or beside us where there is no cable."""
+        if self.far is None:
+            self.far_nodes.append(self.cluster.add_node(**_worker("127.0.0.1")))
+            return
+        far = self.far
+        node = far.run(lambda: self.cluster.add_node(**_worker(far.far_address)))
+        self.far_nodes.append(node)
+
+    def renew_far_node(self) -> None:
+        """Ray gives a node up that it did not hear of: what is left of it goes, another comes."""
+        while self.far_nodes:
+            self.cluster.remove_node(self.far_nodes.pop(), allow_graceful=False)
+        self.add_far_node()
+
+
+@contextmanager
+def running_service(free_port, folder: Path) -> Iterator[Service]:
+    """Starts everything, and ends it."""
+    with ExitStack() as ends:
+        patch = ends.enter_context(pytest.MonkeyPatch.context())
+        far, why_not = None, ""
+        try:
+            far = ends.enter_context(FarHost(os.getpid() % 10_000))
+        except NoNamespaces as error:
+            why_not = str(error)
+        address = far.address if far is not None else "127.0.0.1"
+        _set_environment(patch, folder, ports=(free_port(), free_port()))
+        store = RedisServer(
+            folder, "--bind", *sorted({address, "127.0.0.1"}), "--protected-mode", "no"
+        )
+        ends.callback(store.stop)
+        store.start()
+        config = _config(folder, free_port(), f"redis://{address}:{store.port}/0")
+        cluster = Cluster(
+            initialize_head=True,
+            connect=True,
+            head_node_args={
+                **_worker(address),
+                "num_cpus": 0,
+                "include_dashboard": False,
+                "gcs_server_port": free_port(),
+                "temp_dir": str(folder / "ray"),
+            },
+        )
+        ends.callback(_end, cluster)
+        service = Service(config, cluster, store, far, why_not)
+        cluster.add_node(**_worker(address))
+        service.add_far_node()
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": "127.0.0.1", "port": config.gateway.port},
+        )
+        serve.run(compose(config, start_engine=StartSimulatedCore()), name=APP)
+        yield service
+
+
+@asynccontextmanager
+async def watched(service: Service) -> AsyncIterator[ReplicaDirectory]:
+    """A gateway in this process that only listens to what the replicas report."""
+    handles = {
+        DEPLOYMENTS[pool.role]: serve.get_deployment_handle(DEPLOYMENTS[pool.role], APP)
+        for pool in service.config.pools()
+    }
+    late: list[PoolSets] = []
+
+    def call(request, route):
+        callers = {name: ServeCaller(handle) for name, handle in handles.items()}
+        return PoolCaller(late[0], callers)(request, route)
+
+    _, directory, dispatcher = a_gateway(
+        call, gateway_id="observer", secret=cluster_secret(os.environ), config=RouterConfig()
+    )
+    late.append(PoolSets(directory))
+    for name, handle in handles.items():
+        await follow_replicas(handle, late[0].pool(name))
+    try:
+        await until(
+            lambda: directory.health().num_replicas == service.num_replicas, timeout_s=PATIENCE_S
+        )
+        yield directory
+    finally:
+        await dispatcher.close()
+        await directory.close()
+
+
+async def recovered(service: Service, directory: ReplicaDirectory) -> None:
+    """Wait until every gateway and replica is there again, and nobody has anything to do."""
+    await until(
+        lambda: (
+            len(service.gateways) == NUM_GATEWAYS
+            and len(service.cores) == len(service.replicas) == service.num_replicas
+            and directory.health().num_replicas == service.num_replicas
+        ),
+        timeout_s=PATIENCE_S,
+    )
+    await until(lambda: not any(left_over(directory)), timeout_s=PATIENCE_S)
+
+
+def left_over(directory: ReplicaDirectory) -> list[tuple[str, int, int, int, int]]:
+    """Replicas that hold something: open requests, running, waiting, blocks in use."""
+    found = []
+    for replica_id, link in directory.links.items():
+        report, stats = link.report, link.report.stats
+        held = (
+            report.num_open_requests,
+            stats.num_running,
+            stats.num_waiting,
+            stats.num_blocks - stats.num_free_blocks,
+        )
+        if any(held):
+            found.append((replica_id, *held))
+    return found
+
+
+def _config(folder: Path, port: int, redis_url: str) -> ClusterConfig:
+    model = prepare_tiny_model(folder / "model", fingerprint="f00d")
+    return ClusterConfig(
+        gateway=GatewayConfig(port=port, num_gateways=NUM_GATEWAYS),
+        replica=ReplicaConfig(
+            num_replicas=2,
+            num_cpus=1.0,
+            gateway_grace_s=2.0,
+            health_check_period_s=1.0,
+            token_stream_host="0.0.0.0",
+        ),
+        engine=EngineConfig(
+            model=model.folder, scheduler=SchedulerConfig(store_write_back="always")
+        ),
+        router=RouterConfig(hung_after_s=3.0),
+        store=StoreConfig(redis_url=redis_url, store_timeout_s=1.0, store_lease_ttl_s=5.0),
+    )
+
+
+def _worker(address: str) -> dict[str, object]:
+    return {
+        "num_cpus": 2,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "node_ip_address": address,
+    }
+
+
+def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    haproxy = folder / "haproxy"
+    haproxy.mkdir(mode=0o700)
+    environment = {
+        **ray_environment(),
+        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        # A head that was killed comes back with what it knew.
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(folder / "gcs"),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+        "PYTHONPATH": str(ROOT),
+    }
+    for variable, value in environment.items():
+        patch.setenv(variable, value)
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _end(cluster: Cluster) -> None:
+    serve.shutdown()
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _named(part: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # or a zombie, which is one of those
+            if part in " ".join(process.cmdline()[:3]):
+                found.append(process)
+    return found
