@@ -157,8 +157,6 @@ def test_output_through_pools_is_that_of_one_replica(pools, alone, transport, gr
 
 
 def test_replicas_of_other_arithmetic_share_no_tables(pools, model, access, transport):
-    if transport != "store":
-        pytest.skip("the table is read before anything is fetched")
     one = replace(requests_of(transport, greedy=True)[2], request_id="other")
     computed = pools[0].entries_of(
         replace(one, handoff=HandoffOut(1, 10.0)), lambda entry: entry.handoff is not None

@@ -1,0 +1,26 @@
+"""Runs one benchmark by its name: `python -m cluster.bench handoff --rounds 20`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from cluster.bench import handoff
+
+# What adds a benchmark's options, and runs it; returns the exit status.
+BENCHMARKS: dict[
+    str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+] = {"handoff": (handoff.add_options, handoff.main)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status of the benchmark that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m cluster.bench", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, (add_options, _run) in BENCHMARKS.items():
+        add_options(names.add_parser(name))
+    options = parser.parse_args(arguments)
+    return BENCHMARKS[options.name][1](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
