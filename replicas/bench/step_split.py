@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +39,16 @@ SHAPES = (
 
 
 def split_table(model: PreparedModel, config: EngineConfig) -> str:
-    """Medians of each part in milliseconds, as a Markdown table, one row a shape."""
+    """Medians of each part in milliseconds, as a Markdown table, one row a shape.
+
+    With one thread it is the time that this thread had the core, so that a shared machine gives the
+    same figures as a quiet one; with more it is the time on the wall.
+    """
+    clock = time.thread_time if config.num_threads == 1 else time.perf_counter
     wrapped: list[TimedKernels] = []
 
     def wrap(kernels: Kernels) -> Kernels:
-        wrapped.append(TimedKernels(kernels))
+        wrapped.append(TimedKernels(kernels, clock))
         return wrapped[0]
 
     runner = ModelRunner(model, config, wrap_kernels=wrap)
@@ -54,16 +60,18 @@ def split_table(model: PreparedModel, config: EngineConfig) -> str:
         batch = _batch(shape, config.scheduler.block_size)
         runner.run(batch, lambda: None)
         wrapped[0].take()
-        samples = [_time(runner, batch, wrapped[0]) for _ in range(REPEATS)]
+        samples = [_time(runner, batch, wrapped[0], clock) for _ in range(REPEATS)]
         lines.append(_row(shape, samples))
     runner.close()
     return "\n".join(lines)
 
 
-def _time(runner: ModelRunner, batch: Batch, kernels: TimedKernels) -> tuple[float, StepBreakdown]:
-    started = time.perf_counter()
+def _time(
+    runner: ModelRunner, batch: Batch, kernels: TimedKernels, clock: Callable[[], float]
+) -> tuple[float, StepBreakdown]:
+    started = clock()
     runner.run(batch, lambda: None)
-    return time.perf_counter() - started, kernels.take()
+    return clock() - started, kernels.take()
 
 
 def _row(shape: StepShape, samples: list[tuple[float, StepBreakdown]]) -> str:
