@@ -1,16 +1,19 @@
 """Builds the Serve application: gateways in front, replicas behind (`cluster.app:build_app`)."""
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
 from ray import serve
+from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import LoggingConfig
 
 from cluster.config import ClusterConfig
 from cluster.config_loading import builder_config
 from cluster.engine_starting import EngineStarter, start_real_engine
 from cluster.gateway_deployment import Gateway
+from cluster.pool_autoscaling import scaling_of
 from cluster.pool_config import PoolConfig, ScalingConfig
 from cluster.pools import Pool
 from cluster.replica_deployment import Replica
@@ -44,7 +47,8 @@ def compose(config: ClusterConfig, *, start_engine: EngineStarter) -> serve.Appl
         pool.role: _replica_deployment(config, pool).bind(_pool_args(config, pool), start_engine)
         for pool in config.pools()
     }
-    return _gateway_deployment(config).bind(_args_of_each_copy(config).to_args(), pools)
+    args = _args_of_each_copy(config).to_args()
+    return _gateway_deployment(config).bind(args, pools, _sleepy_pools(config))
 
 
 def _args_of_each_copy(config: ClusterConfig) -> ClusterConfig:
@@ -59,15 +63,22 @@ def _args_of_each_copy(config: ClusterConfig) -> ClusterConfig:
     )
 
 
+def _sleepy_pools(config: ClusterConfig) -> list[str]:
+    """The pools that may have no replica for a while."""
+    return [pool.role for pool in config.pools() if pool.max_replicas and not pool.min_replicas]
+
+
 def _pool_args(config: ClusterConfig, pool: Pool) -> dict[str, object]:
     return replace(_args_of_each_copy(config), engine=pool.engine).to_args()
 
 
 def _replica_deployment(config: ClusterConfig, pool: Pool) -> serve.Deployment:
     settings = config.replica
+    scaling = _autoscaling(config, pool)
     make = serve.deployment(
         name=DEPLOYMENTS[pool.role],
-        num_replicas=pool.num_replicas,
+        num_replicas=pool.num_replicas if scaling is None else None,
+        autoscaling_config=scaling,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         health_check_period_s=settings.health_check_period_s,
         health_check_timeout_s=settings.health_check_timeout_s,
@@ -78,6 +89,14 @@ def _replica_deployment(config: ClusterConfig, pool: Pool) -> serve.Deployment:
         logging_config=LoggingConfig(enable_access_log=False),
     )
     return make(Replica)
+
+
+def _autoscaling(config: ClusterConfig, pool: Pool) -> AutoscalingConfig | None:
+    scaling = scaling_of(pool, config.scaling)
+    with warnings.catch_warnings():
+        # Serve 2.60 deprecates metrics_interval_s, in favour of what is only to come.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return None if scaling is None else AutoscalingConfig.model_validate(scaling)
 
 
 def _gateway_deployment(config: ClusterConfig) -> serve.Deployment:

@@ -35,6 +35,7 @@ class GatewayConfig:
     max_stop_strings: most stop strings of one request.
     body_timeout_s: longest time that a request body may take to arrive (408).
     admission_timeout_s: longest wait for an engine to take a request in (503).
+    wake_timeout_s: longest wait for the first replica of an idle model that has none (503).
     queue_timeout_s: longest wait in an engine's line before it is answered with 503; 0 has no end.
     keep_alive_s: a stream without news this long gets a comment line, so that no proxy cuts it.
     max_silence_s: a request without news this long is given up.
@@ -53,6 +54,7 @@ class GatewayConfig:
     max_stop_strings: int = 16
     body_timeout_s: float = 30.0
     admission_timeout_s: float = 30.0
+    wake_timeout_s: float = 300.0
     queue_timeout_s: float = 600.0
     keep_alive_s: float = 10.0
     max_silence_s: float = 900.0
@@ -70,7 +72,10 @@ class GatewayConfig:
         for name in ("max_stop_strings", "max_logprobs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
-        for name in ("body_timeout_s", "admission_timeout_s", "keep_alive_s", "max_silence_s"):
+        for name in (
+            *("body_timeout_s", "admission_timeout_s", "wake_timeout_s"),
+            *("keep_alive_s", "max_silence_s"),
+        ):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
         if not self.queue_timeout_s >= 0.0:

@@ -6,7 +6,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -21,15 +21,16 @@ from cluster.handoff_teller import HandoffTeller
 from cluster.http_app import GatewayServices, build_http_app
 from cluster.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
-from cluster.metrics.gateway_reporter import GatewayReporter
+from cluster.metrics.gateway_reporter import GatewayReporter, PoolSources
 from cluster.pair_dispatcher import PairDispatcher, PairSettings
 from cluster.peer_tls import PeerTls
 from cluster.pool_calls import PoolCaller, PoolSets
+from cluster.pool_waking import PoolWaker, WakingDispatcher
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
 from cluster.serve_dispatcher import ServeDispatcher
-from cluster.serve_router_adapter import ServeCaller, follow_replicas
+from cluster.serve_router_adapter import ServeCaller, WakeCaller, follow_replicas
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
 from cluster.tracing.call_tracer import open_tracer
@@ -49,11 +50,14 @@ class Gateway:
     """One copy of the HTTP side. It is ready when it has met the first replica.
 
     args: a ClusterConfig as plain values; its model is a prepared folder. pools: the handle of
-    each deployment of replicas, by its role.
+    each deployment of replicas, by its role. sleepy: roles of pools that may be empty.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, args: Mapping[str, object], pools: Mapping[str, DeploymentHandle[Any]]
+        self,
+        args: Mapping[str, object],
+        pools: Mapping[str, DeploymentHandle[Any]],
+        sleepy: Sequence[str] = (),
     ) -> None:
         log_to_stderr()
         config = ClusterConfig.from_args(args)
@@ -91,8 +95,16 @@ class Gateway:
             lambda: self._directory.links, clock=time.monotonic, wall_clock=time.time
         )
         pairs = self._pairs(config, router, metrics) if has_pairs else None
-        self._failover = FailoverDispatcher(
+        waker = PoolWaker({name: WakeCaller(pools[name]) for name in sleepy})
+        waking = WakingDispatcher(
             pairs or self._dispatcher,
+            router=router,
+            waker=waker,
+            hold_timeout_s=config.gateway.wake_timeout_s,
+            min_prompt_tokens=config.handoff.min_handoff_tokens,
+        )
+        self._failover = FailoverDispatcher(
+            waking,
             settings=FailoverSettings.of(config.router),
             clock=time.monotonic,
             max_model_len=self._max_model_len,
@@ -103,14 +115,22 @@ class Gateway:
             router=router,
             directory=self._directory,
             failovers=self._failover.counts,
-            pairs=pairs,
+            pools=PoolSources(waking, pairs),
         )
         self._directory.start()
         self._failover.start()
         self._reporter.start()
         for name, handle in pools.items():
             await follow_replicas(handle, sets.pool(name))
+        # Nobody has said yet how long a prompt may be, so a pool that sleeps is woken for that.
+        for name in waker.decoders if not self._directory.links else ():
+            waker.wake(name)
         sizes = await self._directory.first_announcement()
+        if waker.decoders:
+            # Who is held for a first replica waits longer than who is kept waiting by an engine;
+            # the dispatchers have bounds of their own for both.
+            held_s = max(config.gateway.admission_timeout_s, config.gateway.wake_timeout_s)
+            config = replace(config, gateway=replace(config.gateway, admission_timeout_s=held_s))
         services = await asyncio.to_thread(_services, config, model, self._failover, sizes)
         self._services = replace(services, live=self._live, metrics=metrics)
 

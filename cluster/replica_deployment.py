@@ -62,6 +62,13 @@ class Replica:
         """Run one request; the call stays open until it has ended."""
         return await self._service.generate(request, route)
 
+    async def wake(self) -> None:
+        """Answer a call that only asked for a replica to be there (cluster.pool_waking)."""
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve twice a second, for the scaling of the pool."""
+        return self._service.load_figures()
+
     def record_replica_metadata(self) -> dict[str, object]:
         """Called by Serve once, when the replica is ready; reaches every gateway."""
         return self._service.announcement.to_metadata()
@@ -91,6 +98,8 @@ def _identity(config: ClusterConfig) -> ReplicaIdentity:
         role=config.engine.role,
         advertise_host=_advertise_host(config),
         served_name=config.gateway.served_model_name,
+        ttft_slo_s=config.router.ttft_slo_s,
+        tpot_slo_s=config.router.tpot_slo_s,
     )
 
 

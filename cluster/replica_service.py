@@ -15,6 +15,7 @@ from cluster.metrics.metric_report import MetricReport
 from cluster.metrics.replica_metrics import ReplicaMetrics
 from cluster.open_requests import Acknowledgement, OpenRequests
 from cluster.replica_announcement import ReplicaAnnouncement, ReplicaRoute
+from cluster.replica_load import ReplicaLoad
 from cluster.stream_codec import PROTOCOL_VERSION, EngineReport, Heartbeat
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from kvstore.store_stats import StoreStats
@@ -34,13 +35,16 @@ METRICS_INTERVAL_S = 1.0
 class ReplicaIdentity:
     """replica_id: as the deployment knows it. advertise_host: where gateways find this process.
 
-    served_name: what clients call the model; empty for its own name.
+    served_name: what clients call the model; empty for its own name. ttft_slo_s, tpot_slo_s: what
+    its pool is scaled to keep; 0 for nothing.
     """
 
     replica_id: str
     role: ReplicaRole
     advertise_host: str
     served_name: str = ""
+    ttft_slo_s: float = 0.0
+    tpot_slo_s: float = 0.0
 
 
 class ReplicaService:
@@ -64,6 +68,9 @@ class ReplicaService:
         store_stats: Callable[[], StoreStats | None] = lambda: None,
     ) -> None:
         self._identity = identity
+        self._load = ReplicaLoad(
+            identity.role, ttft_slo_s=identity.ttft_slo_s, tpot_slo_s=identity.tpot_slo_s
+        )
         self._totals = LifetimeTotals()
         self._metrics = ReplicaMetrics(replica_id=identity.replica_id, pool=identity.role)
         self._on_metrics = on_metrics
@@ -145,6 +152,10 @@ class ReplicaService:
             report=self._report(),
         )
 
+    def load_figures(self) -> dict[str, float]:
+        """What the scaling of the pool goes by."""
+        return self._load.figures(self._report())
+
     def check_health(self) -> None:
         """Raise EngineUnhealthy if the engine makes no progress. Never waits."""
         self._engine.check()
@@ -176,6 +187,7 @@ class ReplicaService:
             entries = self._requests.apply(output.entries)
             self._stats = output.stats
             self._metrics.on_step(output.stats)
+            self._load.see(output.stats, output.entries)
             self._kv.begin(self._engine.epoch)
             events = self._kv.add(output.kv_events)
             self._stream.publish(entries, self._report(), events, output.view)

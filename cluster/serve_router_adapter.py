@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from contextvars import Context
 from typing import Any, Protocol, cast
 
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import (
     PendingRequest,
@@ -20,6 +22,7 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
+from cluster.errors import NoReplica
 from cluster.open_requests import Acknowledgement
 from cluster.replica_announcement import ReplicaRoute
 from replicas.request import EngineRequest
@@ -27,6 +30,7 @@ from replicas.request import EngineRequest
 log = logging.getLogger(__name__)
 
 _ADAPTER_POLL_S = 0.02
+WAKE_METHOD = "wake"
 
 
 class RoutingListener(Protocol):
@@ -64,6 +68,8 @@ class RouteObeyingRouter(RequestRouter):
             return []
         was_sent = pending_request.routing_context.should_backoff
         pending_request.routing_context.should_backoff = True
+        if pending_request.metadata.call_method == WAKE_METHOD:
+            return [candidate_replicas]
         carried = _carried(pending_request)
         if carried is None:
             log.error("request without a route method=%s", pending_request.metadata.call_method)
@@ -128,6 +134,30 @@ async def follow_replicas(handle: DeploymentHandle[Any], listener: RoutingListen
     # Serve pickles the class by value, so it is not the one of this module, only a copy.
     assert type(adapter).__name__ == RouteObeyingRouter.__name__, type(adapter)
     adapter.listen(listener, asyncio.get_running_loop())
+
+
+class WakeCaller:
+    """Makes the call that asks for any replica; it waits in the handle while there is none."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._wake = getattr(handle, WAKE_METHOD)
+
+    async def __call__(self) -> None:
+        """Returns once a replica has answered; cancelling it withdraws the call.
+
+        Raises NoReplica if Serve gives the call up.
+        """
+        await asyncio.get_running_loop().create_task(self._hold(), context=Context())
+
+    async def _hold(self) -> None:
+        response = self._wake.remote()
+        try:
+            await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except (RayServeException, RayError) as error:
+            raise NoReplica(f"Serve did not start a replica: {error}") from error
 
 
 class ServeCaller:

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.loop_lag import LoopLag
 from cluster.pair_dispatcher import PairDispatcher
+from cluster.pool_waking import WakingDispatcher
 from cluster.replica_directory import ReplicaDirectory
 from router.replica_status import ReplicaState
 from router.request_router import RequestRouter
@@ -16,11 +18,18 @@ REPORT_INTERVAL_S = 1.0
 _SHOWN_STATES = tuple(state for state in ReplicaState if state is not ReplicaState.GONE)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolSources:
+    """waking: what holds requests. pairs: what shares them; None without a prefill pool."""
+
+    waking: WakingDispatcher
+    pairs: PairDispatcher | None = None
+
+
 class GatewayReporter:
     """Reads what router and directory count themselves, so that nobody there counts twice.
 
-    failovers: streams that moved on, by reason. pairs: what shares requests; None without a
-    prefill pool.
+    failovers: streams that moved on, by reason. pools: None for a gateway without any.
     """
 
     def __init__(
@@ -30,14 +39,14 @@ class GatewayReporter:
         router: RequestRouter,
         directory: ReplicaDirectory,
         failovers: Mapping[str, int] = MappingProxyType({}),
-        pairs: PairDispatcher | None = None,
+        pools: PoolSources | None = None,
         interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
         self._metrics = metrics
         self._router = router
         self._directory = directory
         self._failovers = failovers
-        self._pairs = pairs
+        self._pools = pools
         self._interval_s = interval_s
         self._lag = LoopLag(
             metrics.figures.histogram("pagoda:gateway_loop_lag_seconds"), clock=metrics.clock
@@ -64,7 +73,7 @@ class GatewayReporter:
         for reason, count in self._router.decisions.items():
             figures.counter("pagoda:router_decisions", reason).advance_to(count)
         self._report_index()
-        self._report_pairs()
+        self._report_pools()
         for reason, count in self._failovers.items():
             figures.counter("pagoda:failovers", reason).advance_to(count)
         figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
@@ -96,16 +105,19 @@ class GatewayReporter:
         figures.counter("pagoda:prefix_index_repairs", "snapshot").advance_to(index.snapshots_total)
         figures.counter("pagoda:prefix_index_dropped_blocks").advance_to(index.dropped_blocks_total)
 
-    def _report_pairs(self) -> None:
-        """Requests that two replicas share, where there is a prefill pool."""
-        if self._pairs is None:
+    def _report_pools(self) -> None:
+        """Requests that wait for a pool, and those that two pools share."""
+        if self._pools is None:
             return
-        figures = self._metrics.figures
-        for reason, count in self._pairs.decisions.items():
+        figures, pairs = self._metrics.figures, self._pools.pairs
+        figures.set("pagoda:held_requests", self._pools.waking.num_held)
+        if pairs is None:
+            return
+        for reason, count in pairs.decisions.items():
             figures.counter("pagoda:disaggregation_decisions", reason).advance_to(count)
-        for outcome, count in self._pairs.results.items():
+        for outcome, count in pairs.results.items():
             figures.counter("pagoda:handoff_results", outcome).advance_to(count)
-        figures.set("pagoda:promised_handoffs", self._pairs.num_promises)
+        figures.set("pagoda:promised_handoffs", pairs.num_promises)
 
     async def _report_on(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Defines the metrics of requests that a prefill and a decode replica share, as gateways see them.
+"""Defines the metrics of pools as gateways see them: shared requests, and those that are held.
 
 What the replicas count of the same hand-offs is in cluster.metrics.tier_catalogue.
 """
@@ -39,5 +39,11 @@ PAIR_METRICS: tuple[Metric, ...] = (
         "pagoda:promised_handoffs",
         "requests",
         "Requests that hold room in the decode pool which no replica counts yet.",
+    ),
+    gauge(
+        "gateway",
+        "pagoda:held_requests",
+        "requests",
+        "Requests that wait for the first replica of an idle model.",
     ),
 )

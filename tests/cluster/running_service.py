@@ -1,0 +1,56 @@
+"""The whole service on a real Ray and Serve, with the scripted engine behind it."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+from ray import serve
+
+from cluster.app import compose
+from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
+from cluster.scripted_engine import EngineScript, StartScriptedEngine
+from replicas.config import EngineConfig
+from tests.cluster.test_serve_app import APP, _set_environment
+from tests.cluster.tiny_model import NUM_PRINTABLE, prepare_tiny_model
+
+SCRIPT = EngineScript(step_s=0.005, vocab_size=NUM_PRINTABLE - 1, fingerprint="f00d")
+REPLICA = ReplicaConfig(num_cpus=0.1, gateway_grace_s=1.0, health_check_period_s=1.0)
+
+
+@contextmanager
+def running_service(
+    free_port: Callable[[], int], *, environment: dict[str, str] | None = None, **config: object
+) -> Iterator[ClusterConfig]:
+    """One gateway on a free port, and the replicas that `config` asks for."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        _set_environment(patch, folder, ports=(free_port(), free_port()))
+        for variable, value in (environment or {}).items():
+            patch.setenv(variable, value)
+        model = prepare_tiny_model(folder / "model", fingerprint=SCRIPT.fingerprint)
+        defaults = ClusterConfig(
+            gateway=GatewayConfig(port=port),
+            replica=REPLICA,
+            engine=EngineConfig(model=model.folder),
+        )
+        made = replace(defaults, **config)
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100 * 1024 * 1024,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder / "ray"),
+        )
+        try:
+            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            serve.run(compose(made, start_engine=StartScriptedEngine(SCRIPT)), name=APP)
+            yield made
+        finally:
+            serve.shutdown()
+            ray.shutdown()
