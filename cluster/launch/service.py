@@ -25,6 +25,7 @@ from cluster.ray_settings import haproxy_environment, ray_environment
 from kvstore.errors import StoreUnavailable
 from kvstore.redis_block_store import tls_files
 from kvstore.redis_store import server_info, without_secrets
+from replicas.config import EngineConfig
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def _start_and_watch(
 ) -> None:
     with phases.phase("prepare model"):
         model = prepare_apart(config.engine.model, cache_dir=cache_folder(config, environ))
-    engine = dataclasses.replace(config.engine, model=model.folder)
+    engine = dataclasses.replace(engine_of_machine(config), model=model.folder)
     with phases.phase("store"):
         store = dataclasses.replace(config.store, redis_url=_store_url(config, folder, ends))
     config = dataclasses.replace(config, engine=engine, store=store)
@@ -94,6 +95,23 @@ def _start_and_watch(
     while True:
         time.sleep(_WATCH_S)
         service.check()
+
+
+def engine_of_machine(config: ClusterConfig, *, num_cores: int | None = None) -> EngineConfig:
+    """The engine's settings with its share of this machine, if all of them run here.
+
+    num_cores: of the machine; None asks it.
+    """
+    num_engines = sum(pool.most_replicas for pool in config.pools())
+    engine = config.engine
+    if config.ray.ray_address or num_engines == 1:
+        return engine
+    num_threads = max(1, (num_cores or os.cpu_count() or 1) // num_engines)
+    return dataclasses.replace(
+        engine,
+        engines_per_node=num_engines,
+        num_threads=engine.num_threads or num_threads,
+    )
 
 
 def _raise_open_files_limit() -> None:
