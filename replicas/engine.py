@@ -18,6 +18,7 @@ from replicas.engine_commands import (
     Command,
     FinishChoice,
     Inbox,
+    Prefetch,
     Submit,
     Watch,
 )
@@ -100,7 +101,8 @@ class Engine:
     def has_work(self) -> bool:
         """Whether another step would do anything, or is going to."""
         in_flight = self._pipeline.num_in_flight > 0
-        return bool(self._live) or in_flight or self._scheduler.tiers.has_copies
+        tiers = self._scheduler.tiers
+        return bool(self._live) or in_flight or tiers.has_copies or tiers.handoffs.is_polling
 
     @property
     def is_waiting(self) -> bool:
@@ -166,6 +168,11 @@ class Engine:
             match command:
                 case Submit(request):
                     self._submit(request, now, received_at)
+                case Prefetch(request):
+                    named = (
+                        request if self.config.enable_prefix_caching else with_private_root(request)
+                    )
+                    self._scheduler.tiers.handoffs.prefetch(named, now)
                 case Cancel(request_id, attempt):
                     self._end_choices(request_id, attempt, FinishReason.CANCELLED, now)
                 case FinishChoice(request_id, attempt, choice):

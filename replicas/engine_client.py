@@ -20,7 +20,7 @@ from kvstore.block_store import BlockLayout
 from replicas.assembly import Outside, build_engine
 from replicas.config import EngineConfig
 from replicas.core_messages import Close, CoreFailed, CorePhase, CoreReady, CoreSetUp
-from replicas.engine_commands import Cancel, Command, FinishChoice, Submit, Watch
+from replicas.engine_commands import Cancel, Command, FinishChoice, Prefetch, Submit, Watch
 from replicas.engine_info import EngineInfo
 from replicas.engine_loop import EngineLoop
 from replicas.memory.block_mover import BlockMover, MoverJob, NoMover
@@ -51,6 +51,10 @@ class EngineClient(Protocol):
         """Serve a request; its entries come with the outputs, the first says it was admitted."""
         ...
 
+    def prefetch(self, request: EngineRequest) -> None:
+        """Begin to fetch the blocks of a request that will be handed over here."""
+        ...
+
     def cancel(self, request_id: str, attempt: int) -> None:
         """End a request whose client left."""
         ...
@@ -74,6 +78,10 @@ class _CommandSender(ABC):
     def submit(self, request: EngineRequest) -> None:
         """Serve a request."""
         self._send(Submit(request))
+
+    def prefetch(self, request: EngineRequest) -> None:
+        """Begin to fetch the blocks of a request that will be handed over here."""
+        self._send(Prefetch(request))
 
     def cancel(self, request_id: str, attempt: int) -> None:
         """End a request whose client left."""

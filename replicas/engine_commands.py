@@ -18,6 +18,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Begin to fetch the blocks of a request that will be handed over here (handoff: HandoffIn)."""
+
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End a request whose client left; an unknown one is a normal event."""
 
@@ -46,7 +53,7 @@ class Watch:
     seconds: float
 
 
-Command = Submit | Cancel | FinishChoice | ClearCache | Watch | MoverAnswer
+Command = Submit | Prefetch | Cancel | FinishChoice | ClearCache | Watch | MoverAnswer
 
 
 class Inbox:

@@ -108,8 +108,8 @@ class HandoffMover:
             case WithdrawJob(key):
                 self._withdraw(key)
                 return Withdrawn(key)
-            case ReadTableJob(key, timeout_s):
-                return self._read_table(key, timeout_s)
+            case ReadTableJob(key, timeout_s, is_early):
+                return replace(self._read_table(key, timeout_s), is_early=is_early)
             case AdoptJob():
                 return self._adopt(job)
 
@@ -128,12 +128,15 @@ class HandoffMover:
         if not sent.transports:
             return Offered(job.key, "unavailable")
         names = ",".join(transport.name for transport in sent.transports)
-        if job.table is None:
-            return Offered(job.key, None, num_bytes=sent.num_bytes, transport=names)
         offers = tuple(Offer(each.name, each.address) for each in sent.transports)
         table = replace(job.table, namespace=self._layout.namespace, offers=offers)
-        self._tables.put(job.key, encode_table(table), ttl_s=job.ttl_s)
-        return Offered(job.key, None, True, sent.num_bytes, names)
+        try:
+            self._tables.put(job.key, encode_table(table), ttl_s=job.ttl_s)
+        except StoreUnavailable:
+            # Nobody counts on hearing of a hand-off before it is whole.
+            if job.is_last:
+                raise
+        return Offered(job.key, None, job.is_last, sent.num_bytes, names)
 
     def _withdraw(self, key: bytes) -> None:
         sent = self._sent.pop(key, None)
@@ -196,9 +199,10 @@ class HandoffMover:
                 used.append(transport.name)
             is_late = self._clock() >= deadline
             fault = "expired" if is_late else _FAULTS.get(delivery.ended_by, "unavailable")
-        self._delete_table(job.key)
+        if not job.is_early:
+            self._delete_table(job.key)
         fault = None if num_whole == len(wanted) else fault
-        return Adopted(job.key, num_whole, fault, num_bytes, "+".join(used))
+        return Adopted(job.key, num_whole, fault, num_bytes, "+".join(used), job.is_early)
 
     def _ways_to(self, job: AdoptJob) -> list[tuple[BlockTransport, Source]]:
         addresses = {offer.transport: offer.address for offer in job.table.offers}
@@ -222,7 +226,7 @@ def failed(job: HandoffJob) -> HandoffAnswer:
             return Offered(key, "unavailable")
         case WithdrawJob(key):
             return Withdrawn(key)
-        case ReadTableJob(key):
-            return TableRead(key, None, "unavailable")
-        case AdoptJob(key):
-            return Adopted(key, 0, "unavailable")
+        case ReadTableJob(key, is_early=is_early):
+            return TableRead(key, None, "unavailable", is_early)
+        case AdoptJob(key, is_early=is_early):
+            return Adopted(key, 0, "unavailable", is_early=is_early)

@@ -15,15 +15,16 @@ from replicas.memory.host_tier import HostBlock
 class OfferJob:
     """Let another engine read these blocks, which stay in their slots until the hand-off ends.
 
-    table: with the last blocks; published once every block of the hand-off can be read.
+    table: of what was offered so far; published once all of it can be read. is_last: it is whole.
     tail_name: of the one block among them that is private, if there is one.
     """
 
     key: bytes
     blocks: tuple[HostBlock, ...]
     ttl_s: float
-    table: HandoffTable | None = None
-    tail_name: bytes | None = None
+    table: HandoffTable
+    tail_name: bytes
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +36,26 @@ class WithdrawJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadTableJob:
-    """Read the table of a hand-off."""
+    """Read the table of a hand-off. is_early: to see how far it is."""
 
     key: bytes
     timeout_s: float
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptJob:
     """Fetch blocks of a hand-off into their slots; nobody else touches those until `Adopted`.
 
-    The table and what lies beside it are removed afterwards: it serves one reader.
+    The table and what lies beside it are removed afterwards, since it serves one reader, but not
+    if that is_early.
     """
 
     key: bytes
     table: HandoffTable
     blocks: tuple[HostBlock, ...]
     timeout_s: float
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class TableRead:
     key: bytes
     table: HandoffTable | None
     fault: HandoffFault | None = None
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Adopted:
     fault: HandoffFault | None = None
     num_bytes: int = 0
     transport: str = ""
+    is_early: bool = False
 
 
 HandoffJob = OfferJob | WithdrawJob | ReadTableJob | AdoptJob

@@ -32,6 +32,7 @@ class _In:
     num_tokens: int = 0
     held: list[int] = field(default_factory=list)
     coming: list[int] = field(default_factory=list)
+    is_reading: bool = False
     is_short: bool = False
     is_over: bool = False
 
@@ -76,7 +77,17 @@ class HandoffsIn:
             self._refuse(one, "no_room")
         else:
             self._by_key[key] = one
-            self._mover.take(ReadTableJob(key, handoff.deadline_s))
+
+    def knows(self, key: bytes) -> bool:
+        """Whether one with this key is under way."""
+        return key in self._by_key
+
+    def read(self, key: bytes) -> None:
+        """Read the table of one that was begun, now that nobody else fetches for it."""
+        one = self._by_key.get(key)
+        if one is not None and not one.is_reading:
+            one.is_reading = True
+            self._mover.take(ReadTableJob(key, one.handoff.deadline_s))
 
     def waits(self, request: RequestState, now: float) -> bool:
         """Whether a waiting request had better wait on, for the blocks of its hand-off."""

@@ -200,23 +200,29 @@ class HandoffsOut:
                 out.key,
                 tuple(self._tier.block(slot) for slot in slots),
                 ttl_s=max(_LEAST_TTL_S, out.deadline - now),
-                table=self._table(out, now) if is_last else None,
+                table=self._table(out, now, is_last=is_last),
                 tail_name=tail_name(out.request.origin.request_id, out.handoff.generation),
+                is_last=is_last,
             )
         )
 
-    def _table(self, out: _Out, now: float) -> HandoffTable:
+    def _table(self, out: _Out, now: float, *, is_last: bool) -> HandoffTable:
+        """Of what has been offered by now; without the sampled token as long as that is not all."""
         request, size = out.request, self._block_size
+        num_offered = (len(out.slots) - len(out.unsent)) * size
+        num_tokens = out.num_tokens if is_last else min(num_offered, out.num_tokens)
+        num_tokens -= 0 if is_last else num_tokens % size
+        token_ids = tuple(request.tokens[out.num_tokens :]) if is_last else ()
         return HandoffTable(
             request_id=request.origin.request_id,
             generation=out.handoff.generation,
-            names=tuple(request.full_block_names(size, out.num_tokens)),
-            num_tokens=out.num_tokens,
-            num_tail_tokens=out.num_tokens % size,
-            token_hash=hash_of_tokens(request.tokens[: out.num_tokens]),
-            token_ids=tuple(request.tokens[out.num_tokens :]),
+            names=tuple(request.full_block_names(size, num_tokens)),
+            num_tokens=num_tokens,
+            num_tail_tokens=num_tokens % size,
+            token_hash=hash_of_tokens(request.tokens[:num_tokens]),
+            token_ids=token_ids,
             seed=request.origin.sampling.seed,
-            position=len(request.tokens),
+            position=num_tokens + len(token_ids),
             deadline_s=max(_LEAST_TTL_S, out.deadline - now),
         )
 
