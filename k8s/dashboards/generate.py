@@ -6,6 +6,7 @@ nothing but Python; tests check that the files are what this makes, and that eve
 
 from pathlib import Path
 
+import pool_panels
 import tier_panels
 from grafana import ALL_MODELS, ONE_REPLICA, Board, Panel, mean, quantile, quantiles, rate, render
 
@@ -24,6 +25,7 @@ def overview() -> Board:
             ("Where a first token's time goes", _first_token()),
             ("Traffic", _traffic()),
             ("Replicas", _replicas()),
+            ("Pools", pool_panels.pools()),
             ("Gateways", _gateways()),
         ],
     )
