@@ -5,6 +5,7 @@ The decision is router.disaggregation's. Room in the decode pool is promised bef
 side computes the prompt itself, as it would without a prefill pool.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -92,6 +93,7 @@ class PairDispatcher:
             router, watermark=settings.watermark, max_in_flight=settings.handoff.max_handoffs
         )
         self._meter = HandoffMeter()
+        self._drivers: set[asyncio.Task[None]] = set()
         self.decisions: Counter[Reason] = Counter()
         self.results: Counter[str] = Counter()
 
@@ -118,6 +120,10 @@ class PairDispatcher:
 
     async def close(self) -> None:
         """Cancel what is open."""
+        drivers = list(self._drivers)
+        for driver in drivers:
+            driver.cancel()
+        await asyncio.gather(*drivers, return_exceptions=True)
         await self._attempts.close()
 
     @property
@@ -242,6 +248,7 @@ class PairDispatcher:
             note=self._note,
             adopt_timeout_s=self._settings.handoff.handoff_adopt_timeout_s,
             decode_attempt=decode_attempt,
+            drivers=self._drivers,
         )
         return PairFeed(request, handoff, place, feed, pairing)
 

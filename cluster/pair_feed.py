@@ -48,7 +48,10 @@ class HandoffResult:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """What every pair of one gateway works with. decode_attempt: number of the second attempt."""
+    """What every pair of one gateway works with.
+
+    decode_attempt: number of the second attempt. drivers: where their tasks are kept.
+    """
 
     attempts: ServeDispatcher
     places: DecodePlaces
@@ -56,6 +59,7 @@ class Pairing:
     note: Callable[[HandoffResult], None]
     adopt_timeout_s: float
     decode_attempt: int
+    drivers: set[asyncio.Task[None]]
 
 
 class PairFeed:
@@ -91,6 +95,8 @@ class PairFeed:
             on_close=self._stop,
         )
         self._driver = asyncio.create_task(self._drive(), name=f"pair {request.request_id}")
+        pairing.drivers.add(self._driver)
+        self._driver.add_done_callback(pairing.drivers.discard)
 
     @property
     def replica_id(self) -> str:
@@ -117,9 +123,9 @@ class PairFeed:
 
     async def close(self) -> None:
         """Leave: nothing stays behind on either side or in the store. Safe to call twice."""
+        # Nothing here may suspend: whoever closes may itself be cancelled as soon as it does, since
+        # its client has all it wanted. The driver ends in its own time.
         await self._shown.close()
-        await asyncio.wait({self._driver})
-        # A driver that was stopped before its first step has not cleaned up.
         await self._clean_up()
 
     def _stop(self, _may_end: bool) -> None:

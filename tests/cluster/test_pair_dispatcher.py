@@ -264,6 +264,23 @@ async def test_a_client_that_leaves_at_any_moment_leaves_nothing_behind(num_toke
         await found.is_clean()
 
 
+async def test_a_reader_that_is_cancelled_while_it_closes_has_closed():
+    async with pools() as found:
+        feed = await found.dispatcher.open(a_request(max_tokens=5))
+        await read(feed)
+        closing = asyncio.create_task(feed.close())
+        await asyncio.sleep(0)
+        assert closing.done(), "who closes may be cancelled as soon as it waits"
+        await found.is_clean()
+        for _ in range(3):
+            feed = await found.dispatcher.open(a_request(max_tokens=1000))
+            await after_some_tokens(feed, 1)
+            closing = asyncio.create_task(feed.close())
+            await asyncio.sleep(0)
+            assert closing.done()
+        await found.is_clean()
+
+
 async def test_a_third_of_clients_leave_at_random_and_nothing_is_left():
     async with pools((STEADY,), (STEADY, STEADY)) as found:
 
