@@ -35,6 +35,10 @@ class EngineHandle(Protocol):
         """Serve a request."""
         ...
 
+    def prefetch(self, request: EngineRequest) -> None:
+        """Begin to fetch the blocks of a request that will be handed over here."""
+        ...
+
     def cancel(self, request_id: str, attempt: int) -> None:
         """End a request whose client left."""
         ...
@@ -144,6 +148,11 @@ class EngineSupervisor:
         if self._work_since is None:
             self._work_since = self._clock()
         self._engine.submit(request)
+
+    def prefetch(self, request: EngineRequest) -> None:
+        """Begin to fetch the blocks of a request to come, if there is a core to do it."""
+        if self._engine is not None:
+            self._engine.prefetch(request)
 
     def cancel(self, request_id: str, attempt: int) -> None:
         """End a request, if there is a core that could still have it."""

@@ -36,6 +36,9 @@ from router.routing_policy import Unmeetable
 
 log = logging.getLogger(__name__)
 
+# A decode replica keeps blocks that came early for so long, in case their request does not come.
+_LONGEST_EXPECTED_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
@@ -241,6 +244,8 @@ class PairDispatcher:
             self._places.give_back(place)
             return opened
         handoff.on_prefill_sent(handoff.generation, feed.replica_id)
+        expected = HandoffIn(handoff.generation, min(deadline_s, _LONGEST_EXPECTED_S))
+        self._attempts.expect_handoff(place.replica_id, request, expected)
         pairing = Pairing(
             attempts=self._attempts,
             places=self._places,

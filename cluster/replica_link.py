@@ -15,6 +15,8 @@ from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
+from replicas.handoff import HandoffIn
+from replicas.request import EngineRequest
 from router.config import RouterConfig
 from router.liveness import ReplicaLiveness
 from router.pace import StepSample
@@ -183,6 +185,10 @@ class ReplicaLink:
     def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
         """Tell the replica that a stop string ended this choice."""
         self._client.finish_choice(request_id, attempt, choice)
+
+    def expect_handoff(self, request: EngineRequest, handoff: HandoffIn) -> None:
+        """Tell the replica of a request that will be handed over to it."""
+        self._client.expect_handoff(request, handoff)
 
     def send_metric_report(self, report: wire.MetricReport) -> None:
         """Let the other gateways of that replica know this gateway's figures."""

@@ -99,6 +99,7 @@ class ReplicaService:
                 on_finish_choice=self._engine.finish_choice,
                 on_gateway_lost=self._on_gateway_lost,
                 on_watch=self._engine.watch,
+                on_expect_handoff=self._engine.prefetch,
                 kv_snapshot=self._kv_snapshot,
             ),
         )

@@ -93,6 +93,7 @@ class ScriptedEngine:
         self._generated_total = 0
         self._step = 0
         self._view = ViewRecorder(time.monotonic)
+        self.expected: list[str] = []
         self.info = _info(script, config)
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
         self._thread.start()
@@ -100,6 +101,10 @@ class ScriptedEngine:
     def submit(self, request: EngineRequest) -> None:
         """Serve a request."""
         self._command(lambda: self._admit(request))
+
+    def prefetch(self, request: EngineRequest) -> None:
+        """It has no blocks to fetch; remembers who was expected."""
+        self._command(lambda: self.expected.append(request.request_id))
 
     def cancel(self, request_id: str, attempt: int) -> None:
         """End a request whose client left."""

@@ -115,6 +115,15 @@ class ServeDispatcher:
             raise refused
         raise NoReplica("No replica can take requests now.", retry_after_s=RETRY_AFTER_S)
 
+    def expect_handoff(self, replica_id: str, request: EngineRequest, handoff: HandoffIn) -> None:
+        """Let a replica fetch the blocks of a request that will be handed over to it, as they come.
+
+        Whether it hears of that only decides how long the hand-off takes.
+        """
+        link = self._directory.link(replica_id)
+        if link is not None:
+            link.expect_handoff(request, handoff)
+
     def health(self) -> ClusterHealth:
         """What the last statuses and heartbeats say."""
         return self._directory.health()

@@ -7,12 +7,14 @@ from cluster.live_codec import decode_view, encode_view
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView
-from replicas.handoff import HandoffNews, HandoffOutcome
+from replicas.handoff import HandoffIn, HandoffNews, HandoffOutcome
 from replicas.request import (
+    EngineRequest,
     FinishReason,
     KvEvent,
     Refusal,
     RefusalReason,
+    SamplingParams,
     Timeline,
     TokenEntry,
     TokenLogprob,
@@ -157,6 +159,28 @@ def decode_entry(message: wire.Entry) -> TokenEntry:
             for each in message.logprobs
         ),
         handoff=_decode_handoff(message.handoff) if message.HasField("handoff") else None,
+    )
+
+
+def encode_expected_handoff(request: EngineRequest, handoff: HandoffIn) -> wire.ExpectHandoff:
+    """What a decode replica needs to fetch a request's blocks before the request comes."""
+    return wire.ExpectHandoff(
+        request_id=request.request_id,
+        generation=handoff.generation,
+        token_ids=(*request.prompt_token_ids, *request.emitted_token_ids),
+        root=request.root,
+        deadline_s=handoff.deadline_s,
+    )
+
+
+def decode_expected_handoff(message: wire.ExpectHandoff) -> EngineRequest:
+    """A request to prefetch and not to serve; ValueError for one that makes no sense."""
+    return EngineRequest(
+        message.request_id,
+        tuple(message.token_ids),
+        SamplingParams(max_tokens=1),
+        message.root,
+        handoff=HandoffIn(message.generation, message.deadline_s),
     )
 
 

@@ -23,8 +23,11 @@ from cluster.stream_codec import (
     StepMessage,
     decode_heartbeat,
     decode_step,
+    encode_expected_handoff,
 )
 from cluster.wire import token_stream_pb2 as wire
+from replicas.handoff import HandoffIn
+from replicas.request import EngineRequest
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +106,12 @@ class TokenStreamClient:
                 )
             )
         )
+
+    def expect_handoff(self, request: EngineRequest, handoff: HandoffIn) -> None:
+        """Tell the replica of a request that will be handed over to it; lost with the stream."""
+        if self._is_up:
+            message = encode_expected_handoff(request, handoff)
+            self._outgoing.put_nowait(wire.GatewayMessage(expect_handoff=message))
 
     def watch(self, seconds: float) -> None:
         """Ask for views for so long from now on; not kept for later while the stream is down."""

@@ -25,11 +25,12 @@ from cluster.stream_codec import (
     EngineReport,
     Heartbeat,
     KvEventBatch,
+    decode_expected_handoff,
     encode_heartbeat,
 )
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_view import EngineView
-from replicas.request import TokenEntry
+from replicas.request import EngineRequest, TokenEntry
 from router.prefixes.kv_events import KvSnapshot
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class StreamCallbacks:
     heartbeat: the replica's state now. on_finish_choice: request id, attempt, choice.
     on_gateway_lost: a gateway stayed away; whatever it has open should end.
     on_watch: somebody watches at a gateway, for so many seconds from now on.
-    kv_snapshot: all that the prefix cache can find now.
+    kv_snapshot: all that the prefix cache can find now. on_expect_handoff: a request will be handed
+    over to this replica.
     """
 
     heartbeat: Callable[[], Heartbeat]
@@ -73,6 +75,7 @@ class StreamCallbacks:
     on_gateway_lost: Callable[[str], None]
     on_watch: Callable[[float], None]
     kv_snapshot: Callable[[], tuple[KvSnapshot, ...]]
+    on_expect_handoff: Callable[[EngineRequest], None]
 
 
 class TokenStreamServer:
@@ -306,12 +309,22 @@ class TokenStreamServer:
                 self._pass_on(session, message.metric_report)
             elif kind == "ask_kv_snapshot":
                 self._send_kv_snapshot(session)
+            elif kind == "expect_handoff":
+                self._expect_handoff(message.expect_handoff)
 
     def _send_kv_snapshot(self, session: GatewaySession) -> None:
         session.hears_kv_events = True
         report = self._callbacks.heartbeat().report
         session.outbox.add_kv_snapshot(self._callbacks.kv_snapshot(), report)
         session.wake.set()
+
+    def _expect_handoff(self, message: wire.ExpectHandoff) -> None:
+        try:
+            request = decode_expected_handoff(message)
+        except ValueError as error:
+            log.warning("expected handoff makes no sense: %s", error)
+            return
+        self._callbacks.on_expect_handoff(request)
 
     def _watch(self, session: GatewaySession, seconds: float) -> None:
         bounded_s = min(max(seconds, 0.0), MAX_WATCH_S)

@@ -1,7 +1,7 @@
 """Times hand-offs between two engine cores, each transport in turn: what the client waits for it.
 
 The exposed time is from a request's first token, which the prefill core samples, to its second,
-which the decode core does, less a plain decode step. Chunks but the last have left by then.
+which the decode core does, less a plain decode step. All chunks but the last have moved by then.
 """
 
 import argparse
@@ -122,7 +122,8 @@ class Core:
 class Round:
     """One hand-off: seconds, and how many bytes of K and V travelled after the prompt's end.
 
-    exposed_s: between the first two tokens, less a plain decode step of the same request.
+    exposed_s: between the first two tokens, less a plain decode step of the same request. publish_s
+    and adopt_s are parts of it.
     """
 
     exposed_s: float
@@ -200,6 +201,7 @@ def table(rounds: dict[TransportName, list[Round]], options: argparse.Namespace)
 
 
 def _hand_over(prefill: Core, decode: Core, request: EngineRequest) -> Round:
+    decode.engine.prefetch(replace(request, handoff=HandoffIn(1, DEADLINE_S)))
     prefill.engine.submit(replace(request, handoff=HandoffOut(1, DEADLINE_S)))
     first, published = None, None
     while published is None:

@@ -61,6 +61,7 @@ class GatewayMessage(_message.Message):
     METRIC_REPORT_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     ASK_KV_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    EXPECT_HANDOFF_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -71,6 +72,8 @@ class GatewayMessage(_message.Message):
     def watch(self) -> Global___Watch: ...
     @_builtins.property
     def ask_kv_snapshot(self) -> Global___AskKvSnapshot: ...
+    @_builtins.property
+    def expect_handoff(self) -> Global___ExpectHandoff: ...
     def __init__(
         self,
         *,
@@ -79,12 +82,13 @@ class GatewayMessage(_message.Message):
         metric_report: Global___MetricReport | None = ...,
         watch: Global___Watch | None = ...,
         ask_kv_snapshot: Global___AskKvSnapshot | None = ...,
+        expect_handoff: Global___ExpectHandoff | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch", "ask_kv_snapshot"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch", "ask_kv_snapshot", "expect_handoff"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -108,6 +112,44 @@ class AskKvSnapshot(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AskKvSnapshot: _TypeAlias = AskKvSnapshot  # noqa: Y015
+
+@_typing.final
+class ExpectHandoff(_message.Message):
+    """A request is being computed on a prefill replica and will be handed over to this one: fetch its
+    blocks as they come, for so many seconds at most.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
+    DEADLINE_S_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    generation: _builtins.int
+    root: _builtins.bytes
+    deadline_s: _builtins.float
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Prompt, and tokens that the client has already."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        root: _builtins.bytes = ...,
+        deadline_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_s", b"deadline_s", "generation", b"generation", "request_id", b"request_id", "root", b"root", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectHandoff: _TypeAlias = ExpectHandoff  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):

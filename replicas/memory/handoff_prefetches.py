@@ -17,7 +17,9 @@ from replicas.memory.host_tier import HostBlock, HostTier
 from replicas.memory.tier_stats import TierTotals
 from replicas.request import EngineRequest
 
-POLL_INTERVAL_S = 0.01
+# Between two looks at a table, and while there is none: nothing is computed yet.
+POLL_INTERVAL_S = 0.02
+ABSENT_INTERVAL_S = 0.05
 _READ_TIMEOUT_S = 1.0
 
 
@@ -81,8 +83,8 @@ class HandoffPrefetches:
         """The other side is so far."""
         one = self._by_key[answer.key]
         one.is_busy = False
-        one.read_at = now + POLL_INTERVAL_S
         table = answer.table
+        one.read_at = now + (ABSENT_INTERVAL_S if table is None else POLL_INTERVAL_S)
         if one.is_over or table is None or not self._is_of(one, table):
             self._forget_if_over(answer.key, one)
             return

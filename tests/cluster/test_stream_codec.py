@@ -13,6 +13,7 @@ from cluster.stream_codec import (
     Heartbeat,
     KvEventBatch,
     StepMessage,
+    decode_expected_handoff,
     decode_heartbeat,
     decode_step,
     encode_heartbeat,
@@ -117,3 +118,17 @@ def test_an_announcement_survives_as_metadata():
 def test_a_wrong_announcement_names_what_is_wrong(name: str, value: object):
     with pytest.raises(BadAnnouncement, match=name):
         ReplicaAnnouncement.from_metadata({**ANNOUNCEMENT.to_metadata(), name: value})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.ExpectHandoff(),
+        wire.ExpectHandoff(request_id="r", token_ids=[1]),
+        wire.ExpectHandoff(request_id="r", deadline_s=1.0),
+        wire.ExpectHandoff(request_id="r", token_ids=[1], deadline_s=float("nan")),
+    ],
+)
+def test_an_expected_handoff_that_makes_no_sense_is_refused(message):
+    with pytest.raises(ValueError, match="expected"):
+        decode_expected_handoff(message)

@@ -20,7 +20,8 @@ from cluster.stream_codec import (
 from cluster.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
 from cluster.wire import token_stream_pb2 as wire
-from replicas.request import KvEvent, TokenEntry
+from replicas.handoff import HandoffIn
+from replicas.request import EngineRequest, KvEvent, SamplingParams, TokenEntry
 from router.prefixes.kv_events import KvSnapshot
 from tests.cluster.replica_harness import SECRET, until
 
@@ -66,6 +67,7 @@ class Side:
     port: int
     finished: list[tuple[str, int, int]]
     lost: list[str]
+    expected: list[EngineRequest]
     position: int = 0
 
     def say(self, *token_ids: int, gateway: str = "g") -> None:
@@ -78,6 +80,7 @@ class Side:
 async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[Side]:
     finished: list[tuple[str, int, int]] = []
     lost: list[str] = []
+    expected: list[EngineRequest] = []
     server = TokenStreamServer(
         replica_id="a",
         incarnation=incarnation,
@@ -89,12 +92,13 @@ async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[S
             on_finish_choice=lambda *what: finished.append(what),
             on_gateway_lost=lost.append,
             on_watch=lambda seconds: None,
+            on_expect_handoff=expected.append,
             kv_snapshot=lambda: SNAPSHOT,
         ),
     )
     port = await server.start()
     try:
-        yield Side(server, port, finished, lost)
+        yield Side(server, port, finished, lost, expected)
     finally:
         await server.close("test over")
 
@@ -235,6 +239,21 @@ async def test_finish_choice_reaches_the_replica():
         await until(heard(ear, "open"))
         client.finish_choice("r", 2, 3)
         await until(lambda: side.finished == [("r", 2, 3)])
+
+
+async def test_a_replica_hears_of_a_request_that_will_be_handed_over_to_it():
+    ear = Ear()
+    handoff = HandoffIn(5, 2.5)
+    asked = EngineRequest(
+        "r", (1, 2, 3), SamplingParams(max_tokens=9), b"r" * 32, emitted_token_ids=(4,)
+    )
+    async with a_side() as side, a_client(side.port, ear) as client:
+        await until(heard(ear, "open"))
+        client.expect_handoff(asked, handoff)
+        await until(lambda: bool(side.expected))
+        (told,) = side.expected
+        assert (told.request_id, told.root, told.handoff) == ("r", b"r" * 32, handoff)
+        assert told.prompt_token_ids == (1, 2, 3, 4)
 
 
 async def test_a_reader_that_stops_gets_everything_later_in_few_messages():
