@@ -10,7 +10,7 @@ from cluster.commands.settings import with_settings_table
 from cluster.settings import SettingError
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/routing.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/routing.md", "docs/failures.md"]
 FILE_NAME = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*|\.ci/run|[\w.-]+\.(?:md|toml|py|txt)|LICENSE|Makefile)`"
 )
@@ -74,3 +74,14 @@ def test_make_alone_lists_every_target_for_users():
     ).stdout
     for target in ("serve", "check", "test", "bench", "clean"):
         assert re.search(rf"^make {target}\s+\S", listed, re.MULTILINE)
+
+
+def test_every_test_that_the_page_on_failures_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/failures.md").read_text()))
+    written = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 40
+    assert named - written == set()

@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,28 +14,10 @@ os.environ["RAY_AUTH_MODE"] = "token"
 with warnings.catch_warnings():
     # Serve 2.60 declares fields in a way that pydantic 2.14 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from tests.chaos.service import Service, running_service
+    from tests.chaos.rounds import Tally
+    from tests.chaos.service import Layout, Service, running_service
 
 CI_ROUNDS = 2
-
-
-@dataclass
-class Tally:
-    """Figures of one fault over its rounds."""
-
-    rounds: int = 0
-    whole: int = 0
-    cut: int = 0
-    pauses_s: list[float] = field(default_factory=list)
-    recoveries_s: list[float] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        pause_s = max(self.pauses_s, default=0.0)
-        recovery_s = max(self.recoveries_s, default=0.0)
-        return (
-            f"rounds={self.rounds} whole={self.whole} cut={self.cut} "
-            f"longest_pause_s={pause_s:.1f} longest_recovery_s={recovery_s:.1f}"
-        )
 
 
 TALLIES = pytest.StashKey[dict[str, Tally]]()
@@ -60,12 +41,13 @@ def tallies(pytestconfig: pytest.Config) -> dict[str, Tally]:
     return pytestconfig.stash.setdefault(TALLIES, {})
 
 
-@pytest.fixture(scope="session")
-def service(free_port) -> Iterator[Service]:
-    """One service for all faults, so that what one leaves behind shows in the next."""
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, free_port) -> Iterator[Service]:
+    """One service for all faults of a module, so that what one leaves shows in the next."""
+    layout: Layout = request.module.LAYOUT
     with (
         TemporaryDirectory(prefix="pg-") as folder,
-        running_service(free_port, Path(folder)) as running,
+        running_service(layout, free_port, Path(folder)) as running,
     ):
         yield running
 

@@ -11,14 +11,22 @@ import pytest
 
 from tests.chaos.service import Service
 
+Happen = Callable[[Service, random.Random], Awaitable[None]]
+
 HANG_S = 10.0
 PARTITION_S = 5.0
 STORE_GONE_S = 2.0
 HEAD_GONE_S = 3.0
 
 
-async def _kill_replica(service: Service, rng: random.Random) -> None:
-    rng.choice(service.replicas).kill()
+def _kill(deployment: str) -> Happen:
+    """Kill a replica of that deployment; of any if it has no name."""
+
+    async def kill(service: Service, rng: random.Random) -> None:
+        of = service.replicas_of(deployment) if deployment else service.replicas
+        rng.choice(of).kill()
+
+    return kill
 
 
 async def _kill_core(service: Service, rng: random.Random) -> None:
@@ -36,11 +44,9 @@ async def _kill_store(service: Service, _rng: random.Random) -> None:
 
 
 async def _kill_head(service: Service, _rng: random.Random) -> None:
-    head = service.cluster.head_node
-    await asyncio.to_thread(head.kill_gcs_server)
+    await asyncio.to_thread(service.head.kill)
     await asyncio.sleep(HEAD_GONE_S)
-    # Not in another thread: Ray's processes end with the one that started them.
-    head.start_gcs_server()
+    service.head.start()
 
 
 async def _hang_replica(service: Service, rng: random.Random) -> None:
@@ -89,18 +95,18 @@ class Fault:
     """
 
     name: str
-    happen: Callable[[Service, random.Random], Awaitable[None]]
+    happen: Happen
     repair: Callable[[Service], None] = _nothing_to_repair
     kills_gateway: bool = False
     keeps_processes: bool = False
 
 
-FAULTS = (
-    Fault("core_killed", _kill_core),
-    Fault("replica_killed", _kill_replica),
-    Fault("gateway_killed", _kill_gateway, kills_gateway=True),
-    Fault("store_killed", _kill_store, keeps_processes=True),
-    Fault("head_killed", _kill_head, keeps_processes=True),
-    Fault("replica_hangs", _hang_replica),
-    Fault("partition", _partition, _renew_far_node, kills_gateway=True),
-)
+CORE_KILLED = Fault("core_killed", _kill_core)
+REPLICA_KILLED = Fault("replica_killed", _kill(""))
+PREFILL_KILLED = Fault("prefill_replica_killed", _kill("prefill"))
+DECODE_KILLED = Fault("decode_replica_killed", _kill("decode"))
+GATEWAY_KILLED = Fault("gateway_killed", _kill_gateway, kills_gateway=True)
+STORE_KILLED = Fault("store_killed", _kill_store, keeps_processes=True)
+HEAD_KILLED = Fault("head_killed", _kill_head, keeps_processes=True)
+REPLICA_HANGS = Fault("replica_hangs", _hang_replica)
+PARTITION = Fault("partition", _partition, _renew_far_node, kills_gateway=True)

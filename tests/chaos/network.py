@@ -1,17 +1,8 @@
 """A second host on one machine: a network namespace behind a bridge, whose cable can be pulled."""
 
-import ctypes
-import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import TypeVar
-
-T = TypeVar("T")
-_CLONE_NEWNET = 0x40000000
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class NoNamespaces(Exception):
@@ -65,28 +56,9 @@ class FarHost:
         """Plug it in again."""
         _ip("link", "set", self._cable, "up")
 
-    def run(self, start: Callable[[], T]) -> T:
-        """What `start` returns; processes that it starts live there.
-
-        It runs in the calling thread, which is there meanwhile: Ray's processes end with the thread
-        that started them.
-        """
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(Path("/run/netns") / self._name, os.O_RDONLY)
-        try:
-            _enter(there)
-            try:
-                return start()
-            finally:
-                _enter(home)
-        finally:
-            os.close(there)
-            os.close(home)
-
-
-def _enter(namespace: int) -> None:
-    if _LIBC.setns(namespace, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
+    def command(self, *words: str) -> list[str]:
+        """The command that runs `words` there."""
+        return ["ip", "netns", "exec", self._name, *words]
 
 
 def _ip(*words: str) -> None:

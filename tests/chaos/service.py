@@ -1,17 +1,18 @@
 """What faults are done to: three Ray nodes with gateways and replicas, and a store of its own."""
 
+import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import ray
 from ray import serve
-from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader
 from ray.cluster_utils import Cluster
 
@@ -19,6 +20,7 @@ from cluster.app import DEPLOYMENTS, compose
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
 from cluster.pool_calls import PoolCaller, PoolSets
+from cluster.pool_config import HandoffConfig, PoolConfig
 from cluster.ray_settings import haproxy_environment, ray_environment
 from cluster.replica_directory import ReplicaDirectory
 from cluster.serve_router_adapter import ServeCaller, follow_replicas
@@ -26,6 +28,7 @@ from kvstore.config import StoreConfig
 from replicas.config import EngineConfig, SchedulerConfig
 from router.config import RouterConfig
 from tests.chaos.network import FarHost, NoNamespaces
+from tests.chaos.ray_processes import HeadProcess, WorkerNode
 from tests.chaos.simulated_core import CORE_MODULE, StartSimulatedCore
 from tests.cluster.replica_harness import a_gateway, until
 from tests.cluster.tiny_model import prepare_tiny_model
@@ -39,6 +42,20 @@ PATIENCE_S = 60.0
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many replicas of each role."""
+
+    num_mixed: int = 0
+    num_prefill: int = 0
+    num_decode: int = 0
+
+    @property
+    def num_near(self) -> int:
+        """Those that fit on the node beside us; one more has to go to the far one."""
+        return self.num_mixed + self.num_prefill + self.num_decode - 1
+
+
 @dataclass
 class Service:
     """A running service, and the handles by which it can be hurt.
@@ -50,9 +67,10 @@ class Service:
     config: ClusterConfig
     cluster: Cluster
     store: RedisServer
+    head: HeadProcess
     far: FarHost | None
     why_not_far: str = ""
-    far_nodes: list[Node] = field(default_factory=list)
+    far_node: WorkerNode | None = None
 
     @property
     def url(self) -> str:
@@ -81,24 +99,31 @@ class Service:
     def cores(self) -> list[psutil.Process]:
         return _named(CORE_MODULE)
 
-    def add_far_node(self) -> None:
-        """A worker node beyond the cable, or beside us where there is no cable."""
-        if self.far is None:
-            self.far_nodes.append(self.cluster.add_node(**_worker("127.0.0.1")))
-            return
-        far = self.far
-        node = far.run(lambda: self.cluster.add_node(**_worker(far.far_address)))
-        self.far_nodes.append(node)
+    def kept_for_requests(self) -> list[bytes]:
+        """Keys in the store that must end with their request: hand-offs, and leases on blocks."""
+        keys = (self.store.ask("KEYS", pattern) for pattern in ("pagoda:handoff:*", "*:pins"))
+        return [key for found in keys for key in found]
 
     def renew_far_node(self) -> None:
-        """Ray gives a node up that it did not hear of: what is left of it goes, another comes."""
-        while self.far_nodes:
-            self.cluster.remove_node(self.far_nodes.pop(), allow_graceful=False)
-        self.add_far_node()
+        """A worker node beyond the cable, or beside us where there is none; instead of the last."""
+        self.end_far_node()
+        far = self.far
+        self.far_node = WorkerNode(
+            self.cluster.gcs_address,
+            far.far_address if far is not None else "127.0.0.1",
+            wrap=far.command() if far is not None else [],
+            num_cpus=1,
+        )
+
+    def end_far_node(self) -> None:
+        """If there is one."""
+        if self.far_node is not None:
+            self.far_node.kill()
+            self.far_node = None
 
 
 @contextmanager
-def running_service(free_port, folder: Path) -> Iterator[Service]:
+def running_service(layout: Layout, free_port, folder: Path) -> Iterator[Service]:
     """Starts everything, and ends it."""
     with ExitStack() as ends:
         patch = ends.enter_context(pytest.MonkeyPatch.context())
@@ -114,7 +139,7 @@ def running_service(free_port, folder: Path) -> Iterator[Service]:
         )
         ends.callback(store.stop)
         store.start()
-        config = _config(folder, free_port(), f"redis://{address}:{store.port}/0")
+        config = _config(layout, folder, free_port(), f"redis://{address}:{store.port}/0")
         cluster = Cluster(
             initialize_head=True,
             connect=True,
@@ -126,10 +151,10 @@ def running_service(free_port, folder: Path) -> Iterator[Service]:
                 "temp_dir": str(folder / "ray"),
             },
         )
-        ends.callback(_end, cluster)
-        service = Service(config, cluster, store, far, why_not)
-        cluster.add_node(**_worker(address))
-        service.add_far_node()
+        service = Service(config, cluster, store, HeadProcess(), far, why_not)
+        ends.callback(_end, service)
+        cluster.add_node(**_worker(address), num_cpus=layout.num_near)
+        service.renew_far_node()
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": "127.0.0.1", "port": config.gateway.port},
@@ -167,17 +192,31 @@ async def watched(service: Service) -> AsyncIterator[ReplicaDirectory]:
         await directory.close()
 
 
-async def recovered(service: Service, directory: ReplicaDirectory) -> None:
-    """Wait until every gateway and replica is there again, and nobody has anything to do."""
-    await until(
-        lambda: (
-            len(service.gateways) == NUM_GATEWAYS
-            and len(service.cores) == len(service.replicas) == service.num_replicas
-            and directory.health().num_replicas == service.num_replicas
-        ),
-        timeout_s=PATIENCE_S,
+def is_whole(service: Service, directory: ReplicaDirectory) -> bool:
+    """Whether every gateway and every replica is there."""
+    return (
+        len(service.gateways) == NUM_GATEWAYS
+        and len(service.cores) == len(service.replicas) == service.num_replicas
+        and directory.health().num_replicas == len(directory.links) == service.num_replicas
     )
-    await until(lambda: not any(left_over(directory)), timeout_s=PATIENCE_S)
+
+
+async def recovered(service: Service, directory: ReplicaDirectory) -> None:
+    """Wait until everybody is there again, and nobody has anything to do."""
+    await until(lambda: is_whole(service, directory), timeout_s=PATIENCE_S)
+    await until(lambda: not left_over(directory), timeout_s=PATIENCE_S)
+    async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE_S) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            while await figure(client, "pagoda:open_calls") > 0:  # noqa: ASYNC110 - of processes
+                await asyncio.sleep(0.2)
+
+
+async def figure(client: httpx.AsyncClient, name: str, label: str = "") -> float:
+    """The sum over all gateways of a metric's series that bear a label."""
+    answer = await client.get("/metrics")
+    lines = [line for line in answer.text.splitlines() if line.startswith(name)]
+    assert lines, answer.text[:500]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if label in line)
 
 
 def left_over(directory: ReplicaDirectory) -> list[tuple[str, int, int, int, int]]:
@@ -196,12 +235,12 @@ def left_over(directory: ReplicaDirectory) -> list[tuple[str, int, int, int, int
     return found
 
 
-def _config(folder: Path, port: int, redis_url: str) -> ClusterConfig:
+def _config(layout: Layout, folder: Path, port: int, redis_url: str) -> ClusterConfig:
     model = prepare_tiny_model(folder / "model", fingerprint="f00d")
     return ClusterConfig(
         gateway=GatewayConfig(port=port, num_gateways=NUM_GATEWAYS),
         replica=ReplicaConfig(
-            num_replicas=2,
+            num_replicas=layout.num_mixed,
             num_cpus=1.0,
             gateway_grace_s=2.0,
             health_check_period_s=1.0,
@@ -210,6 +249,11 @@ def _config(folder: Path, port: int, redis_url: str) -> ClusterConfig:
         engine=EngineConfig(
             model=model.folder, scheduler=SchedulerConfig(store_write_back="always")
         ),
+        prefill=PoolConfig(num_replicas=layout.num_prefill),
+        decode=PoolConfig(num_replicas=layout.num_decode),
+        handoff=HandoffConfig(
+            disaggregation="always", handoff_prefill_timeout_s=5.0, handoff_adopt_timeout_s=3.0
+        ),
         router=RouterConfig(hung_after_s=3.0),
         store=StoreConfig(redis_url=redis_url, store_timeout_s=1.0, store_lease_ttl_s=5.0),
     )
@@ -217,7 +261,6 @@ def _config(folder: Path, port: int, redis_url: str) -> ClusterConfig:
 
 def _worker(address: str) -> dict[str, object]:
     return {
-        "num_cpus": 2,
         "object_store_memory": _OBJECT_STORE_BYTES,
         "node_ip_address": address,
     }
@@ -244,10 +287,12 @@ def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[in
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _end(cluster: Cluster) -> None:
+def _end(service: Service) -> None:
     serve.shutdown()
     ray.shutdown()
-    cluster.shutdown()
+    service.end_far_node()
+    service.cluster.shutdown()
+    service.head.end()
 
 
 def _named(part: str) -> list[psutil.Process]:
