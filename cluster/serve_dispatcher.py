@@ -186,22 +186,27 @@ class ServeDispatcher:
     ) -> None:
         """Wait for admission; give a slow replica up only for another one, or once it is stuck.
 
-        The only replica that is left may be slow because the machine is: giving it up would fail
-        a request that it is about to serve.
+        One that is not heard of counts as hung earlier than one that is slow. The only replica
+        that is left may be slow because the machine is: giving it up would fail a request that it
+        is about to serve.
         """
-        clock = asyncio.get_running_loop().time
+        clock, config = asyncio.get_running_loop().time, self._config
         # A prompt that no prefill replica takes in time is one for the decode side.
         instead = EVERY_ROLE if roles == PREFILL_ALONE else roles
-        patience_ends_at = clock() + self._config.stuck_after_s
+        began_at = clock()
+        look_s = min(config.accept_timeout_s, config.hung_after_s / 2)
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.accept_timeout_s):
+                async with asyncio.timeout(look_s):
                     await asyncio.shield(attempt.feed.admitted)
                     return
-            if (
-                self._router.has_candidate(exclude=frozenset(excluded), roles=instead)
-                or not attempt.link.is_advancing
-                or clock() >= patience_ends_at
+            waited_s = clock() - began_at
+            is_late = waited_s >= config.accept_timeout_s
+            is_hung = attempt.link.silence_s() > config.hung_after_s
+            if not (is_late or is_hung):
+                continue
+            if self._router.has_candidate(exclude=frozenset(excluded), roles=instead) or (
+                is_late and (not attempt.link.is_advancing or waited_s >= config.stuck_after_s)
             ):
                 raise NotAccepted("not admitted in time")
 

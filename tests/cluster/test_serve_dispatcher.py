@@ -7,6 +7,7 @@ import pytest
 
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
 from cluster.open_requests import Acknowledgement
+from cluster.replica_link import ReplicaLink
 from cluster.scripted_engine import EngineScript
 from replicas.request import FinishReason, RefusalReason
 from tests.cluster.replica_harness import (
@@ -221,6 +222,16 @@ async def test_a_replica_that_left_the_set_is_given_up_and_another_is_chosen():
 async def test_a_replica_that_does_not_admit_in_time_is_given_up_for_another():
     impatient = replace(FAST, accept_timeout_s=0.1)
     async with cluster(num_replicas=2, script=EngineScript(step_s=0.5), config=impatient) as made:
+        feed = await made.dispatcher.open(a_request())
+        assert feed.request.attempt == 1
+        await feed.close()
+        await until(lambda: all(r.core.num_running == 0 for r in made.replicas.values()))
+
+
+async def test_a_replica_that_falls_silent_before_it_admits_counts_as_hung_then(monkeypatch):
+    hung_soon = replace(FAST, accept_timeout_s=30.0, hung_after_s=0.2)
+    async with cluster(num_replicas=2, script=EngineScript(step_s=1.0), config=hung_soon) as made:
+        monkeypatch.setattr(ReplicaLink, "silence_s", lambda _link: 0.3)
         feed = await made.dispatcher.open(a_request())
         assert feed.request.attempt == 1
         await feed.close()
