@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal
 
 from cluster import settings
+from cluster.kv_events.config import KvEventsConfig
 from cluster.pool_config import HandoffConfig, PoolConfig, ScalingConfig, check_bounds
 from cluster.pools import Pool, share_of_a_request
 from kvstore.config import StoreConfig
@@ -237,6 +238,7 @@ class ClusterConfig:
     store: StoreConfig = StoreConfig()
     ray: RayConfig = RayConfig()
     tracing: TracingConfig = TracingConfig()
+    kv_events: KvEventsConfig = KvEventsConfig()
     cache_dir: str = ""
 
     def __post_init__(self) -> None:

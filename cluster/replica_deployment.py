@@ -1,5 +1,6 @@
 """The Serve deployment that owns one engine: carries Serve's calls to a ReplicaService."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from cluster.config import ClusterConfig
 from cluster.engine_starting import EngineStarter
 from cluster.engine_supervisor import HealthLimits
 from cluster.handoff_ways import HandoffWays
+from cluster.kv_events.opening import KvEventsTap, open_publisher
 from cluster.metrics.ray_export import RayExport
 from cluster.open_requests import Acknowledgement
 from cluster.peer_tls import PeerTls
@@ -44,10 +46,21 @@ class Replica:
             stall_s=config.replica.stall_timeout_s, restart_s=config.replica.startup_timeout_s
         )
         store = ReplicaStore(config.store, ways=_ways(config))
+        self._kv_events = KvEventsTap(
+            open_publisher(
+                config.kv_events,
+                host=_advertise_host(config),
+                model_name=config.gateway.served_model_name or config.engine.model,
+                block_size=config.engine.scheduler.block_size,
+            )
+        )
         self._service = ReplicaService(
             _identity(config),
             start_engine=lambda on_output, on_exit: start_engine(
-                config.engine, on_output=on_output, on_exit=on_exit, store=store.access
+                config.engine,
+                on_output=self._kv_events.on(on_output),
+                on_exit=on_exit,
+                store=store.access,
             ),
             binding=_binding(config),
             limits=limits,
@@ -83,6 +96,7 @@ class Replica:
         service = getattr(self, "_service", None)
         if service is not None:
             await service.close()
+            await asyncio.to_thread(self._kv_events.close)
 
 
 def _advertise_host(config: ClusterConfig) -> str:

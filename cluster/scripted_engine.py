@@ -92,6 +92,8 @@ class ScriptedEngine:
         self._cancelled_total = 0
         self._generated_total = 0
         self._step = 0
+        self._num_rows = 0
+        self._run_s = 0.0
         self._view = ViewRecorder(time.monotonic)
         self.expected: list[str] = []
         self.info = _info(script, config)
@@ -189,6 +191,7 @@ class ScriptedEngine:
                 for lane, (request_id, _) in enumerate(self._running)
             ]
             self._view.note_step(rows, started_at=started_at, ended_at=time.monotonic())
+        self._num_rows = len(self._running)
         for key, running in list(self._running.items()):
             for choice in list(running.next_index):
                 if isinstance(running.request.handoff, HandoffOut) and running.first_token_at:
@@ -196,6 +199,7 @@ class ScriptedEngine:
                 else:
                     self._give_token(key, running, choice)
         self._step += 1
+        self._run_s = time.monotonic() - started_at
         entries, self._entries = tuple(self._entries), []
         view = None
         if self._view.is_watching:
@@ -322,7 +326,9 @@ class ScriptedEngine:
             block_size=self.info.block_size,
             num_free_blocks=self.info.num_blocks,
             num_running=len(self._running),
-            num_rows=len(self._running),
+            num_rows=self._num_rows,
+            num_decode_tokens=self._num_rows,
+            run_s=self._run_s,
             generated_tokens_total=self._generated_total,
             finished_total=self._finished_total,
             cancelled_total=self._cancelled_total,

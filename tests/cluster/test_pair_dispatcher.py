@@ -9,9 +9,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cluster.failover_dispatcher import FailoverDispatcher, FailoverSettings
+from cluster.handoff_teller import HandoffTeller
+from cluster.metrics.gateway_metrics import GatewayMetrics
+from cluster.metrics.gateway_reporter import GatewayReporter, PoolSources
+from cluster.metrics.pair_catalogue import PAIR_METRICS
 from cluster.pair_dispatcher import PairDispatcher, PairSettings
 from cluster.pair_feed import HandoffResult
 from cluster.pool_config import HandoffConfig
+from cluster.pool_waking import PoolWaker, WakingDispatcher
 from cluster.scripted_engine import EngineScript
 from replicas.handoff import HandoffIn, HandoffOut
 from replicas.request import FinishReason
@@ -350,3 +355,32 @@ async def test_without_a_decode_replica_the_prefill_side_does_all():
     async with pools(decode=()) as found:
         await served(found)
         assert found.pairs.decisions == {"no_decode_replica": 1}
+
+
+async def test_a_gateway_reports_what_its_pools_do():
+    async with pools() as found:
+        await served(found)
+        metrics = GatewayMetrics()
+        waking = WakingDispatcher(
+            found.pairs,
+            router=found.made.router,
+            waker=PoolWaker({}),
+            hold_timeout_s=1.0,
+            min_prompt_tokens=64,
+        )
+        reporter = GatewayReporter(
+            metrics,
+            router=found.made.router,
+            directory=found.made.directory,
+            pools=PoolSources(waking, found.pairs),
+        )
+        teller = HandoffTeller(metrics.figures, lambda *_event: None)
+        for result in found.results:
+            teller.note(result)
+        reporter.report()
+        series = {(s.name, *s.labels): s.value for s in metrics.figures.series()}
+        assert series["pagoda:disaggregation_decisions", "forced"] == 1
+        assert series["pagoda:handoff_results", "adopted"] == 1
+        assert series["pagoda:promised_handoffs",] == series["pagoda:held_requests",] == 0
+        names = {name for name, *_ in series}
+        assert {metric.name for metric in PAIR_METRICS} <= names
