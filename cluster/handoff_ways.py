@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ class HandoffWays:
         }
         names = [name for name in makers if self._wants(name)]
         made = [(name, _opened(name, makers[name])) for name in names]
+        if self.binding is not None:
+            # Every slot of a replica of the pools will be used; no hand-off shall pay for it.
+            threading.Thread(target=buffer.populate, name="populate", daemon=True).start()
         opened = [transport for _name, transport in made if transport is not None]
         log.info("handoff ways=%s", ",".join(transport.name for transport in opened) or "none")
         return opened

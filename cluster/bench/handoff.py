@@ -281,6 +281,7 @@ def _store_access(config: StoreConfig, selection: Selection) -> StoreAccess:
         tables = open_redis_handoff_tables(config, layout=store.layout)
 
         def open_transports(buffer: HostBuffer) -> list[BlockTransport]:
+            buffer.populate()
             memory = buffer.slots.reshape(-1).data
             made: list[BlockTransport] = [
                 StoreTransport(store, tables),

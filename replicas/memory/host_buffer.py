@@ -4,12 +4,20 @@ An engine core copies blocks into slots and out of them; the process beside it, 
 store's client lives, writes slots to the store and reads them back. Neither copies for the other.
 """
 
+import logging
 import mmap
 import os
 import tempfile
 
 import numpy as np
 import numpy.typing as npt
+
+log = logging.getLogger(__name__)
+
+# Not named by the mmap module of this Python.
+_MADV_POPULATE_WRITE = 23
+# A call holds the GIL: some milliseconds each.
+_POPULATE_BYTES = 4 * 1024 * 1024
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -70,6 +78,23 @@ class HostBuffer:
         """The bytes of one slot, writable."""
         assert 0 <= index < self.num_slots, (index, self.num_slots)
         return memoryview(self.slots[index])
+
+    def populate(self) -> None:
+        """Take every page from the system now, whatever is written meanwhile; blocks.
+
+        The first 24 MB that are written to pages not taken yet cost 30 ms, later ones 4. Without
+        Linux 5.14, or when the buffer is closed meanwhile, pages are taken as they are used.
+        """
+        num_bytes = self.num_slots * self.slot_bytes
+        for start in range(0, num_bytes, _POPULATE_BYTES):
+            pages = self._pages
+            if pages is None:
+                return
+            try:
+                pages.madvise(_MADV_POPULATE_WRITE, start, min(_POPULATE_BYTES, num_bytes - start))
+            except (OSError, ValueError) as error:
+                log.info("host buffer not populated: %s", error)
+                return
 
     def close(self) -> None:
         """Let go of the memory; safe to call twice. Views of it that are left stay readable."""

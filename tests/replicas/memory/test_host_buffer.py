@@ -66,3 +66,12 @@ def test_a_slot_beyond_the_last_is_a_fault() -> None:
     with pytest.raises(AssertionError):
         buffer.slot(1)
     buffer.close()
+
+
+def test_populating_changes_no_byte_and_survives_closing():
+    buffer = HostBuffer.create(num_slots=3, slot_bytes=5000)
+    buffer.slots[1] = 7
+    buffer.populate()
+    assert buffer.slots.sum() == 7 * 5000
+    buffer.close()
+    buffer.populate()
