@@ -4,12 +4,17 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from cluster.bench import handoff
+from cluster.bench import distribution, handoff, interference, routing
 
 # What adds a benchmark's options, and runs it; returns the exit status.
 BENCHMARKS: dict[
     str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
-] = {"handoff": (handoff.add_options, handoff.main)}
+] = {
+    "distribution": (distribution.add_options, distribution.main),
+    "handoff": (handoff.add_options, handoff.main),
+    "interference": (interference.add_options, interference.main),
+    "routing": (routing.add_options, routing.main),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
