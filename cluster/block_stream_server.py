@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 SERVICE = "pagoda.block_stream.v1.BlockStream"
 METHOD = f"/{SERVICE}/Fetch"
-CHUNK_BYTES = 2 * 1024 * 1024
+# Of 24 MB between two threads of one busy machine, MB/s: 950 in chunks of 1 MiB, 770 of 512 KiB,
+# 380 of 2 MiB.
+CHUNK_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES
 MAX_NAMES = 1 << 16
 NUM_THREADS = 4

@@ -48,7 +48,7 @@ Global___FetchBlocks: _TypeAlias = FetchBlocks  # noqa: Y015
 
 @_typing.final
 class BlockChunk(_message.Message):
-    """At most some 2 MB of blocks, one after another."""
+    """At most some 1 MB of blocks, one after another."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

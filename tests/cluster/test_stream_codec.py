@@ -92,15 +92,16 @@ def test_every_statistic_has_its_field_on_the_wire():
     assert on_wire == STATS_ON_WIRE
 
 
-def test_the_generated_code_is_what_the_proto_file_gives(tmp_path: Path):
+@pytest.mark.parametrize("plane", ["token_stream", "block_stream"])
+def test_the_generated_code_is_what_the_proto_file_gives(tmp_path: Path, plane: str):
     command = [
         *(sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT)),
         f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}",
         *(f"--python_out={tmp_path}", f"--mypy_out={tmp_path}"),
-        "cluster/wire/token_stream.proto",
+        f"cluster/wire/{plane}.proto",
     ]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
-    for name in ("token_stream_pb2.py", "token_stream_pb2.pyi"):
+    for name in (f"{plane}_pb2.py", f"{plane}_pb2.pyi"):
         made = (tmp_path / "cluster/wire" / name).read_text()
         assert made == (ROOT / "cluster/wire" / name).read_text(), name
 
