@@ -29,6 +29,7 @@ from cluster.pool_waking import PoolWaker, WakingDispatcher
 from cluster.replica_announcement import ReplicaAnnouncement
 from cluster.replica_directory import Compatibility, ReplicaDirectory
 from cluster.replica_link import GatewayIdentity
+from cluster.role_lending import RoleLending
 from cluster.serve_dispatcher import ServeDispatcher
 from cluster.serve_router_adapter import ServeCaller, WakeCaller, follow_replicas
 from cluster.text.chat_template import ChatTemplate
@@ -117,6 +118,16 @@ class Gateway:
             failovers=self._failover.counts,
             pools=PoolSources(waking, pairs),
         )
+        if config.handoff.max_lent_replicas and has_pairs:
+            self._lending = RoleLending(
+                router=router,
+                directory=self._directory,
+                max_lent=config.handoff.max_lent_replicas,
+                hold_s=config.handoff.lend_after_s,
+                clock=time.monotonic,
+                tell=self._live.events.tell,
+            )
+            self._lending.start()
         self._directory.start()
         self._failover.start()
         self._reporter.start()
@@ -168,7 +179,7 @@ class Gateway:
     async def __del__(self) -> None:
         """Called by Serve when the gateway is to end."""
         # The constructor may have failed before there was anything to close.
-        for part in ("_live", "_reporter", "_failover", "_directory"):
+        for part in ("_live", "_reporter", "_lending", "_failover", "_directory"):
             if hasattr(self, part):
                 await getattr(self, part).close()
         if hasattr(self, "_services"):

@@ -59,6 +59,10 @@ class HandoffConfig:
     handoff_prefill_timeout_s: longest wait for the prefill pool before the decode side computes
         the prompt itself.
     handoff_adopt_timeout_s: longest wait of a decode replica for the blocks of a hand-off.
+    max_lent_replicas: most prefill replicas that also take whole requests while the decode pool is
+        full; one always stays.
+    lend_after_s: how long the decode pool has to be full before one is lent, and the least time
+        that it stays so.
     """
 
     disaggregation: Disaggregation = "auto"
@@ -69,6 +73,8 @@ class HandoffConfig:
     handoff_reserve_timeout_s: float = 2.0
     handoff_prefill_timeout_s: float = 120.0
     handoff_adopt_timeout_s: float = 10.0
+    max_lent_replicas: int = 0
+    lend_after_s: float = 10.0
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -77,7 +83,10 @@ class HandoffConfig:
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected {' or '.join(choices)}")
-        for name in ("min_handoff_tokens", "interference_weight"):
+        for name in (
+            *("min_handoff_tokens", "interference_weight"),
+            *("max_lent_replicas", "lend_after_s"),
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.max_handoffs < 1:

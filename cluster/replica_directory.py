@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.dispatch import ClusterHealth
 from cluster.metrics.metric_report import MetricReport, encode_metric_report
@@ -18,7 +18,7 @@ from cluster.replica_link import (
 from cluster.stream_codec import PROTOCOL_VERSION
 from router.config import RouterConfig
 from router.prefixes.prefix_index import IndexFigures, PrefixIndex
-from router.replica_status import ReplicaState, ReplicaStatus
+from router.replica_status import ReplicaRole, ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class ReplicaDirectory:
         )
         self._links: dict[str, ReplicaLink] = {}
         self._misfits: dict[str, str] = {}
+        self._roles: dict[str, ReplicaRole] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._first: asyncio.Future[ReplicaAnnouncement] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -110,6 +111,13 @@ class ReplicaDirectory:
     def link(self, replica_id: str) -> ReplicaLink | None:
         """One replica, or None when it is gone."""
         return self._links.get(replica_id)
+
+    def set_role(self, replica_id: str, role: ReplicaRole) -> None:
+        """Route as if that replica had announced this role, as long as it is there."""
+        link = self._links.get(replica_id)
+        if link is not None:
+            self._roles[replica_id] = role
+            self._on_status(link.status())
 
     def hear_metrics(self, listener: MetricListener) -> None:
         """Tell `listener` the figures of replicas, and of other gateways, as they arrive."""
@@ -185,11 +193,13 @@ class ReplicaDirectory:
         if link is None:
             return
         if status.state is not ReplicaState.GONE:
-            self._router.update(status)
+            role = self._roles.get(status.replica_id, status.role)
+            self._router.update(status if role == status.role else replace(status, role=role))
             if self._index is not None:
                 self._index.begin_epoch(status.replica_id, status.epoch)
             return
         del self._links[status.replica_id]
+        self._roles.pop(status.replica_id, None)
         self._router.forget(status.replica_id)
         if self._index is not None:
             self._index.forget(status.replica_id)
