@@ -90,6 +90,7 @@ def _nothing_to_repair(_service: Service) -> None:
 class Fault:
     """happen: does it, and returns when it is over. repair: brings back what nobody else would.
 
+    longest_pause_s: of any client, on a machine that is busy with other things, too.
     kills_gateway: clients of one may be cut off. keeps_processes: every gateway and replica must
     be the same process afterwards.
     """
@@ -97,6 +98,7 @@ class Fault:
     name: str
     happen: Happen
     repair: Callable[[Service], None] = _nothing_to_repair
+    longest_pause_s: float = 20.0
     kills_gateway: bool = False
     keeps_processes: bool = False
 
@@ -108,5 +110,5 @@ DECODE_KILLED = Fault("decode_replica_killed", _kill("decode"))
 GATEWAY_KILLED = Fault("gateway_killed", _kill_gateway, kills_gateway=True)
 STORE_KILLED = Fault("store_killed", _kill_store, keeps_processes=True)
 HEAD_KILLED = Fault("head_killed", _kill_head, keeps_processes=True)
-REPLICA_HANGS = Fault("replica_hangs", _hang_replica)
+REPLICA_HANGS = Fault("replica_hangs", _hang_replica, longest_pause_s=HANG_S)
 PARTITION = Fault("partition", _partition, _renew_far_node, kills_gateway=True)
