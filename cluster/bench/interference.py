@@ -19,7 +19,7 @@ from cluster.bench.prompts import Prompts
 from cluster.config import ClusterConfig, ReplicaConfig
 from cluster.launch.embedded_store import EmbeddedStore
 from cluster.pair_dispatcher import PairDispatcher
-from cluster.pool_config import PoolConfig
+from cluster.pool_config import HandoffConfig, PoolConfig
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.models.prepare import prepare_model
@@ -47,6 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long-tokens", type=int, default=1024)
     parser.add_argument("--every-s", type=float, default=5.0, help="between two long prompts")
     parser.add_argument("--chunk-tokens", type=int, default=128)
+    parser.add_argument(
+        "--disaggregation", choices=("auto", "always"), default="always", help="in the pools"
+    )
     parser.add_argument("--model", default="demo")
     parser.add_argument("--cache-dir", default=".cache/models", help="folder of prepared models")
 
@@ -88,6 +91,7 @@ def layout(
     chunk = 4 * options.chunk_tokens
     return replace(
         config,
+        handoff=HandoffConfig(disaggregation=options.disaggregation),
         prefill=PoolConfig(num_replicas=1, max_num_batched_tokens=chunk),
         decode=PoolConfig(num_replicas=1, max_num_batched_tokens=options.chunk_tokens),
     )
@@ -144,7 +148,7 @@ def table(measured: dict[LayoutName, Measured], options: argparse.Namespace) -> 
     lines = [
         f"{options.steady} steady requests, a prompt of {options.long_tokens} tokens every "
         f"{options.every_s:g} s, 2 replicas of 1 thread, {options.rounds} rounds of "
-        f"{options.phase_s:g} s a phase",
+        f"{options.phase_s:g} s a phase, disaggregation {options.disaggregation}",
         "layout     TPOT p99 quiet  disturbed  ratio   gap p99 quiet  disturbed   long TTFT p50",
     ]
     for name, of in measured.items():
