@@ -21,9 +21,11 @@ DEV := $(VENV)/.dev-$(ACCELERATOR)
 ARGS ?=
 FAST := not redis and not ray and not e2e and not gpu and not slow
 FULL := (redis or ray or e2e or slow) and not gpu
+# Real faults on a real cluster, with clocks: `make chaos`, on a machine that does nothing else.
+CHAOS := --ignore tests/chaos
 PHASE = @printf '== %s %s\n' "$$(date +%T)"
 
-.PHONY: help serve check test bench k8s setup format clean
+.PHONY: help serve check test chaos bench k8s setup format clean
 .PHONY: format-check lint types floors fast-tests
 
 help: ## Say what there is
@@ -56,9 +58,12 @@ fast-tests:
 	$(PHASE) "fast tests"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(FAST)"
 
+chaos: $(DEV) ## Break every part of a cluster 20 times under load; takes about an hour
+	@$(BIN)/python -m pytest tests/chaos --rounds 20 $(ARGS)
+
 test: check ## check, then the tests that need Valkey, Ray or the whole service
 	$(PHASE) "tests with services"
-	@$(BIN)/python -m pytest -m "$(FULL)" --durations=10
+	@$(BIN)/python -m pytest $(CHAOS) -m "$(FULL)" --durations=30
 	$(PHASE) passed
 
 bench: $(RUNTIME) ## The in-process benchmark

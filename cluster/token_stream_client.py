@@ -7,10 +7,10 @@ whatever was open there is lost and the listener is told so once.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import grpc
 
@@ -36,6 +36,9 @@ LAST_RETRY_S = 1.0
 # Messages that wait for a replica which reads slowly; figures are not added to more.
 MAX_WAITING_FOR_REPORT = 16
 FIRST_WELCOME_TIMEOUT_S = 5.0
+
+
+StreamCall: TypeAlias = "grpc.aio.StreamStreamCall[wire.GatewayMessage, wire.ReplicaMessage]"
 
 
 class StreamListener(Protocol):
@@ -167,13 +170,13 @@ class TokenStreamClient:
                     request_serializer=wire.GatewayMessage.SerializeToString,
                     response_deserializer=wire.ReplicaMessage.FromString,
                 )
-                call = attach(
-                    self._messages(), metadata=((SECRET_METADATA_KEY, self._target.secret),)
-                )
-                async for message in call:
-                    if (reason := self._receive(message)) is not None:
-                        return reason
-                    patience.reschedule(None)
+                call = attach(metadata=((SECRET_METADATA_KEY, self._target.secret),))
+                # A task of our own: an iterator that gRPC reads from is not ended with its call.
+                async with _ended_with(self._send(call)):
+                    async for message in call:
+                        if (reason := self._receive(message)) is not None:
+                            return reason
+                        patience.reschedule(None)
         except TimeoutError:
             return "no answer"
         except grpc.aio.AioRpcError as error:
@@ -195,17 +198,19 @@ class TokenStreamClient:
         left_s = self._broken_at + self._target.resume_timeout_s - self._clock()
         return max(FIRST_RETRY_S, left_s)
 
-    async def _messages(self) -> AsyncIterator[wire.GatewayMessage]:
-        yield wire.GatewayMessage(
-            hello=wire.Hello(
-                protocol_version=PROTOCOL_VERSION,
-                gateway_id=self._target.gateway_id,
-                incarnation=self._incarnation,
-                last_sequence=self._last_sequence,
-            )
+    async def _send(self, call: StreamCall) -> None:
+        """Say hello, then whatever is put in line, until the call is over."""
+        hello = wire.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            gateway_id=self._target.gateway_id,
+            incarnation=self._incarnation,
+            last_sequence=self._last_sequence,
         )
-        while True:
-            yield await self._outgoing.get()
+        # Why a call has ended is what its reader is told.
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(wire.GatewayMessage(hello=hello))
+            while True:
+                await call.write(await self._outgoing.get())
 
     def _receive(self, message: wire.ReplicaMessage) -> str | None:
         """Pass one message on; a reason when the replica ends the stream on purpose."""
@@ -252,3 +257,14 @@ class TokenStreamClient:
             self._outgoing.get_nowait()
         log.warning("replica lost address=%s reason=%s", self._target.address, reason)
         self._listener.on_lost(reason)
+
+
+@asynccontextmanager
+async def _ended_with(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Let `work` run beside the block, and no longer."""
+    task = asyncio.create_task(work, name="token stream sender")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -136,7 +136,9 @@ def test_timed_kernels_split_a_step_and_change_nothing(model: TinyModel) -> None
     tokens = runner.run(batch, ignore).token_ids
     assert np.array_equal(tokens, model.runner().run(batch, ignore).token_ids)
     times = timed[0].take()
-    assert min(times.linear_s, times.attention_s, times.store_s, times.plan_s, times.other_s) > 0
+    # A back end whose layers are one call counts planning with them.
+    assert min(times.linear_s, times.attention_s, times.store_s, times.other_s) > 0
+    assert times.plan_s >= 0
     assert timed[0].take().total_s == 0
 
 
