@@ -3,7 +3,7 @@
 import argparse
 from types import SimpleNamespace
 
-from cluster.bench import distribution, interference, routing
+from cluster.bench import distribution, interference, routing, store_cost
 from cluster.bench.__main__ import BENCHMARKS
 from cluster.bench.local_cluster import Timing
 from cluster.bench.prompts import Prompts
@@ -72,3 +72,9 @@ def test_rates_count_output_tokens_over_all_rounds():
     timings = {layout: [Timing(0.5, (0.02,))] * 10 for layout in distribution.LAYOUTS}
     lines = distribution.table(timings, dict.fromkeys(timings, 4.0), options).splitlines()
     assert [float(line.split()[3]) for line in lines[-2:]] == [10 * options.output_tokens / 4.0] * 2
+
+
+def test_the_price_of_a_store_is_a_ratio_within_each_round():
+    arms = [store_cost.Arm(None, None, [100.0, 50.0]), store_cost.Arm("always", None, [99.0, 48.0])]
+    last = store_cost.table(arms, options_of("store-cost")).splitlines()[-1]
+    assert last.split() == ["always", "73.5", "0.975", "0.960", "0.990"]
