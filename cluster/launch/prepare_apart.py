@@ -1,6 +1,7 @@
 """Prepares the model in a process of its own, which takes torch's memory with it when it ends."""
 
 import multiprocessing
+import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,6 +37,9 @@ def prepare_apart(spec: str, *, cache_dir: Path) -> PreparedModel:
 
 
 def _prepare(spec: str, cache_dir: Path, writer: "Connection[object, object]") -> None:
+    # Whoever started this process ends it once the outcome is there, maybe before `send` returns;
+    # the handler that was inherited would make a traceback of that.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Only this process is to import the model's libraries.
     from replicas.models.prepare import prepare_model
     from replicas.models.supported import ModelError
