@@ -1,5 +1,6 @@
 """The whole service on a real Ray and Serve, with the scripted engine behind it."""
 
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,30 +10,36 @@ from pathlib import Path
 import pytest
 import ray
 from ray import serve
+from ray._raylet import AuthenticationTokenLoader
 
 from cluster.app import compose
 from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
+from cluster.ray_settings import haproxy_environment, ray_environment
 from cluster.scripted_engine import EngineScript, StartScriptedEngine
 from replicas.config import EngineConfig
-from tests.cluster.test_serve_app import APP, _set_environment
 from tests.cluster.tiny_model import NUM_PRINTABLE, prepare_tiny_model
 
+APP = "pagoda"
 SCRIPT = EngineScript(step_s=0.005, vocab_size=NUM_PRINTABLE - 1, fingerprint="f00d")
 REPLICA = ReplicaConfig(num_cpus=0.1, gateway_grace_s=1.0, health_check_period_s=1.0)
 
 
 @contextmanager
 def running_service(
-    free_port: Callable[[], int], *, environment: dict[str, str] | None = None, **config: object
+    free_port: Callable[[], int],
+    *,
+    script: EngineScript = SCRIPT,
+    environment: dict[str, str] | None = None,
+    **config: object,
 ) -> Iterator[ClusterConfig]:
     """One gateway on a free port, and the replicas that `config` asks for."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
-        _set_environment(patch, folder, ports=(free_port(), free_port()))
+        set_environment(patch, folder, ports=(free_port(), free_port()))
         for variable, value in (environment or {}).items():
             patch.setenv(variable, value)
-        model = prepare_tiny_model(folder / "model", fingerprint=SCRIPT.fingerprint)
+        model = prepare_tiny_model(folder / "model", fingerprint=script.fingerprint)
         defaults = ClusterConfig(
             gateway=GatewayConfig(port=port),
             replica=REPLICA,
@@ -49,8 +56,25 @@ def running_service(
         )
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
-            serve.run(compose(made, start_engine=StartScriptedEngine(SCRIPT)), name=APP)
+            serve.run(compose(made, start_engine=StartScriptedEngine(script)), name=APP)
             yield made
         finally:
             serve.shutdown()
             ray.shutdown()
+
+
+def set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
+    """Tokens and ports of its own for a Ray in `folder`."""
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    haproxy = folder / "haproxy"
+    haproxy.mkdir(mode=0o700)
+    environment = {
+        **ray_environment(),
+        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+    for variable, value in environment.items():
+        patch.setenv(variable, value)
+    AuthenticationTokenLoader.instance().reset_cache()

@@ -3,46 +3,39 @@
 import asyncio
 import json
 import os
-import secrets
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-import ray
 from ray import serve
-from ray._raylet import AuthenticationTokenLoader
 
 from cluster.app import REPLICA, compose
 from cluster.cluster_secret import cluster_secret
-from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
+from cluster.config import ClusterConfig
 from cluster.errors import ReplicaLost, RequestRefused
-from cluster.ray_settings import haproxy_environment, ray_environment
 from cluster.replica_announcement import ReplicaRoute
 from cluster.replica_directory import ReplicaDirectory
 from cluster.scripted_engine import EngineScript, StartScriptedEngine
 from cluster.serve_dispatcher import ServeDispatcher
 from cluster.serve_router_adapter import ServeCaller, follow_replicas
-from replicas.config import EngineConfig
 from router.config import RouterConfig
 from tests.cluster.replica_harness import a_gateway, a_request, read_all, until
+from tests.cluster.running_service import APP, running_service
+from tests.cluster.running_service import REPLICA as REPLICA_CONFIG
 from tests.cluster.tiny_model import (
     NAME,
     NUM_PRINTABLE,
-    prepare_tiny_model,
     text_of,
     token_id_of,
 )
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
-APP = "pagoda"
 CRASH = "~"
 SCRIPT = EngineScript(
     step_s=0.005,
@@ -56,55 +49,16 @@ SCRIPT = EngineScript(
 @pytest.fixture(scope="module")
 def config(free_port) -> Iterator[ClusterConfig]:
     """A running service of one gateway and two replicas."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
-        folder = Path(name)
-        _set_environment(patch, folder, ports=(free_port(), free_port()))
-        model = prepare_tiny_model(folder / "model", fingerprint=SCRIPT.fingerprint)
-        config = ClusterConfig(
-            gateway=GatewayConfig(port=port),
-            replica=ReplicaConfig(
-                num_replicas=2, num_cpus=0.1, gateway_grace_s=1.0, health_check_period_s=1.0
-            ),
-            engine=EngineConfig(model=model.folder),
-        )
-        ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=100 * 1024 * 1024,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder / "ray"),
-        )
-        try:
-            serve.start(http_options={"host": "127.0.0.1", "port": port})
-            serve.run(compose(config, start_engine=StartScriptedEngine(SCRIPT)), name=APP)
-            yield config
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+    with running_service(
+        free_port, script=SCRIPT, replica=replace(REPLICA_CONFIG, num_replicas=2)
+    ) as config:
+        yield config
 
 
 @pytest.fixture
 def url(config: ClusterConfig) -> str:
     """The address of its endpoint."""
     return f"http://127.0.0.1:{config.gateway.port}"
-
-
-def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
-    token = folder / "token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
-    haproxy = folder / "haproxy"
-    haproxy.mkdir(mode=0o700)
-    environment = {
-        **ray_environment(),
-        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
-        "RAY_AUTH_TOKEN_PATH": str(token),
-    }
-    for variable, value in environment.items():
-        patch.setenv(variable, value)
-    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @asynccontextmanager
