@@ -108,6 +108,7 @@ def _config(options: argparse.Namespace, model: PreparedModel) -> EngineConfig:
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=min(2048, model.max_model_len),
         async_scheduling=not options.no_async_scheduling,
+        enable_prefix_caching=not options.no_prefix_caching,
     )
     return EngineConfig(
         model=model.folder,
@@ -148,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", default="auto", help="auto, reference, cpu or triton")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--no-async-scheduling", action="store_true")
+    parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--no-static", action="store_true", help="leave the static baseline out")
     parser.add_argument("--no-workloads", action="store_true", help="only what follows")
     parser.add_argument("--busy-parent", action="store_true", help="steps beside a busy loop")
