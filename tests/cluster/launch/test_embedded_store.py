@@ -68,10 +68,12 @@ def test_it_listens_on_loopback_alone(store):
 
 def test_a_full_store_drops_old_values_and_takes_new_ones(store):
     client = redis.Redis.from_url(store.url)
-    for number in range(3 * MEMORY_BYTES // 65536):
+    num_values = 3 * MEMORY_BYTES // 65536
+    for number in range(num_values):
         client.set(f"block-{number}", b"x" * 65536)
     assert client.get(f"block-{number}") == b"x" * 65536
-    assert client.get("block-0") is None
+    # Which of them went is the server's choice: its clock counts whole seconds.
+    assert client.dbsize() <= MEMORY_BYTES // 65536 < num_values
     client.close()
 
 
