@@ -21,11 +21,12 @@ DEV := $(VENV)/.dev-$(ACCELERATOR)
 ARGS ?=
 FAST := not redis and not ray and not e2e and not gpu and not slow
 FULL := (redis or ray or e2e or slow) and not gpu
-# Real faults on a real cluster, with clocks: `make chaos`, on a machine that does nothing else.
-CHAOS := --ignore tests/chaos
+# Whole clusters on one machine, with clocks: `make chaos` and `make rehearsal`, one at a time.
+REHEARSAL := tests/k8s/test_local_deployment.py
+APART := --ignore tests/chaos --ignore $(REHEARSAL)
 PHASE = @printf '== %s %s\n' "$$(date +%T)"
 
-.PHONY: help serve check test chaos bench k8s setup format clean
+.PHONY: help serve check test chaos rehearsal bench k8s setup format clean
 .PHONY: format-check lint types floors fast-tests
 
 help: ## Say what there is
@@ -61,9 +62,12 @@ fast-tests:
 chaos: $(DEV) ## Break every part of a cluster 20 times under load; takes about an hour
 	@$(BIN)/python -m pytest tests/chaos --rounds 20 $(ARGS)
 
+rehearsal: $(DEV) ## Deploy the Kubernetes serve config on two local Ray nodes, update and drain it
+	@$(BIN)/python -m pytest $(REHEARSAL) $(ARGS)
+
 test: check ## check, then the tests that need Valkey, Ray or the whole service
 	$(PHASE) "tests with services"
-	@$(BIN)/python -m pytest $(CHAOS) -m "$(FULL)" --durations=30
+	@$(BIN)/python -m pytest $(APART) -m "$(FULL)" --durations=30
 	$(PHASE) passed
 
 bench: $(RUNTIME) ## The in-process benchmark
