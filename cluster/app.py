@@ -11,13 +11,13 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.config import ClusterConfig
 from cluster.config_loading import builder_config
-from cluster.engine_starting import EngineStarter, start_real_engine
-from cluster.gateway_deployment import Gateway
-from cluster.pool_autoscaling import scaling_of
-from cluster.pool_config import PoolConfig, ScalingConfig
-from cluster.pools import Pool
-from cluster.replica_deployment import Replica
-from cluster.serve_router_adapter import RouteObeyingRouter
+from cluster.dispatch.serve_router_adapter import RouteObeyingRouter
+from cluster.gateway.gateway_deployment import Gateway
+from cluster.pools.pool_autoscaling import scaling_of
+from cluster.pools.pool_config import PoolConfig, ScalingConfig
+from cluster.pools.pool_layout import Pool
+from cluster.replica.engine_starting import EngineStarter, start_real_engine
+from cluster.replica.replica_deployment import Replica
 from replicas.config import Role
 
 # The engine queues and refuses (DESIGN 2.5), so Serve's own limit of 5 must never be reached.

@@ -11,8 +11,8 @@ from typing import Literal
 
 from cluster import settings
 from cluster.kv_events.config import KvEventsConfig
-from cluster.pool_config import HandoffConfig, PoolConfig, ScalingConfig, check_bounds
-from cluster.pools import Pool, share_of_a_request
+from cluster.pools.pool_config import HandoffConfig, PoolConfig, ScalingConfig, check_bounds
+from cluster.pools.pool_layout import Pool, share_of_a_request
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig
 from router.config import RouterConfig

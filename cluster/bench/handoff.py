@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.block_stream_server import BlockStreamBinding
-from cluster.block_stream_transport import BlockStreamTransport
+from cluster.handoff.block_stream_server import BlockStreamBinding
+from cluster.handoff.block_stream_transport import BlockStreamTransport
 from cluster.launch.embedded_store import EmbeddedStore
 from kvstore.block_hash import root_hash
 from kvstore.block_store import BlockStore, StoredBlock, WantedBlock

@@ -17,9 +17,9 @@ import numpy as np
 from cluster.bench.local_cluster import LocalCluster, Timing, local_cluster
 from cluster.bench.prompts import Prompts
 from cluster.config import ClusterConfig, ReplicaConfig
+from cluster.handoff.pair_dispatcher import PairDispatcher
 from cluster.launch.embedded_store import EmbeddedStore
-from cluster.pair_dispatcher import PairDispatcher
-from cluster.pool_config import HandoffConfig, PoolConfig
+from cluster.pools.pool_config import HandoffConfig, PoolConfig
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.models.prepare import prepare_model

@@ -12,21 +12,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.block_stream_server import BlockStreamBinding
 from cluster.config import ClusterConfig
-from cluster.engine_starting import start_real_engine
-from cluster.engine_supervisor import HealthLimits
-from cluster.handoff_ways import HandoffWays
-from cluster.open_requests import Acknowledgement
-from cluster.pair_dispatcher import PairDispatcher, PairSettings
-from cluster.pools import Pool
-from cluster.replica_announcement import ReplicaRoute
-from cluster.replica_directory import Compatibility, ReplicaDirectory
-from cluster.replica_link import GatewayIdentity
-from cluster.replica_service import ReplicaIdentity, ReplicaService
-from cluster.replica_store import ReplicaStore
-from cluster.serve_dispatcher import CallReplica, ServeDispatcher
-from cluster.token_stream_server import StreamBinding
+from cluster.dispatch.replica_directory import Compatibility, ReplicaDirectory
+from cluster.dispatch.replica_link import GatewayIdentity
+from cluster.dispatch.serve_dispatcher import CallReplica, ServeDispatcher
+from cluster.handoff.block_stream_server import BlockStreamBinding
+from cluster.handoff.handoff_ways import HandoffWays
+from cluster.handoff.pair_dispatcher import PairDispatcher, PairSettings
+from cluster.pools.pool_layout import Pool
+from cluster.replica.engine_starting import start_real_engine
+from cluster.replica.engine_supervisor import HealthLimits
+from cluster.replica.open_requests import Acknowledgement
+from cluster.replica.replica_announcement import ReplicaRoute
+from cluster.replica.replica_service import ReplicaIdentity, ReplicaService
+from cluster.replica.replica_store import ReplicaStore
+from cluster.streams.token_stream_server import StreamBinding
 from replicas.request import EngineRequest
 from router.policies import policy_of
 from router.prefixes.prefix_index import PrefixIndex

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from cluster.dispatch.replica_directory import ReplicaDirectory
+from cluster.handoff.pair_dispatcher import PairDispatcher
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.loop_lag import LoopLag
-from cluster.pair_dispatcher import PairDispatcher
-from cluster.pool_waking import WakingDispatcher
-from cluster.replica_directory import ReplicaDirectory
+from cluster.pools.pool_waking import WakingDispatcher
 from router.replica_status import ReplicaState
 from router.request_router import RequestRouter
 

@@ -7,7 +7,7 @@ from cluster.metrics.figures import Figures
 from cluster.metrics.loop_lag import LoopLag
 from cluster.metrics.metric_report import MetricReport
 from cluster.metrics.tier_metrics import show_store, show_tiers
-from cluster.stream_codec import EngineReport
+from cluster.streams.stream_codec import EngineReport
 from kvstore.store_stats import StoreStats
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats

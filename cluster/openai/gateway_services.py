@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cluster.config import GatewayConfig
-from cluster.dispatch import Dispatcher
-from cluster.live_feed import LiveFeed
+from cluster.dispatch.dispatcher import Dispatcher
+from cluster.live.live_feed import LiveFeed
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer

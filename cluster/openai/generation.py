@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 
-from cluster.dispatch import Dispatcher, TokenFeed
+from cluster.dispatch.dispatcher import Dispatcher, TokenFeed
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
 from cluster.metrics.call_meter import CallMeter
 from cluster.openai.choice_text import ChoiceEnd, ChoiceText, TextRules

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cluster.replica_directory import ReplicaDirectory
+from cluster.dispatch.replica_directory import ReplicaDirectory
 from tests.chaos.faults import Fault
 from tests.chaos.load import Load, Outcome, Verdict
 from tests.chaos.service import PATIENCE_S, Service, is_whole, recovered, watched

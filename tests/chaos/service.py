@@ -19,11 +19,11 @@ from ray.cluster_utils import Cluster
 from cluster.app import DEPLOYMENTS, compose
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
-from cluster.pool_calls import PoolCaller, PoolSets
-from cluster.pool_config import HandoffConfig, PoolConfig
+from cluster.dispatch.replica_directory import ReplicaDirectory
+from cluster.dispatch.serve_router_adapter import ServeCaller, follow_replicas
+from cluster.pools.pool_calls import PoolCaller, PoolSets
+from cluster.pools.pool_config import HandoffConfig, PoolConfig
 from cluster.ray_settings import haproxy_environment, ray_environment
-from cluster.replica_directory import ReplicaDirectory
-from cluster.serve_router_adapter import ServeCaller, follow_replicas
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig, SchedulerConfig
 from router.config import RouterConfig

@@ -12,10 +12,10 @@ from pathlib import Path
 import uvicorn
 
 from cluster.config import GatewayConfig
-from cluster.engine_supervisor import HealthLimits
-from cluster.http_app import GatewayServices, build_http_app
-from cluster.live_feed import LiveFeed
-from cluster.replica_service import ReplicaIdentity, ReplicaService
+from cluster.gateway.http_app import GatewayServices, build_http_app
+from cluster.live.live_feed import LiveFeed
+from cluster.replica.engine_supervisor import HealthLimits
+from cluster.replica.replica_service import ReplicaIdentity, ReplicaService
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
 from replicas.config import SchedulerConfig

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from cluster.engine_supervisor import HealthLimits
-from cluster.open_requests import Acknowledgement
-from cluster.replica_announcement import ReplicaRoute
-from cluster.replica_directory import Compatibility, ReplicaDirectory
-from cluster.replica_link import GatewayIdentity
-from cluster.replica_service import ReplicaIdentity, ReplicaService
-from cluster.scripted_engine import EngineScript, ScriptedEngine, scripted_token
-from cluster.serve_dispatcher import ServeDispatcher
-from cluster.token_stream_server import StreamBinding
+from cluster.dispatch.replica_directory import Compatibility, ReplicaDirectory
+from cluster.dispatch.replica_link import GatewayIdentity
+from cluster.dispatch.serve_dispatcher import ServeDispatcher
+from cluster.replica.engine_supervisor import HealthLimits
+from cluster.replica.open_requests import Acknowledgement
+from cluster.replica.replica_announcement import ReplicaRoute
+from cluster.replica.replica_service import ReplicaIdentity, ReplicaService
+from cluster.replica.scripted_engine import EngineScript, ScriptedEngine, scripted_token
+from cluster.streams.token_stream_server import StreamBinding
 from replicas.config import EngineConfig, SchedulerConfig
 from replicas.request import EngineRequest, SamplingParams, TokenEntry
 from router.config import RouterConfig

@@ -15,7 +15,7 @@ from ray._raylet import AuthenticationTokenLoader
 from cluster.app import compose
 from cluster.config import ClusterConfig, GatewayConfig, ReplicaConfig
 from cluster.ray_settings import haproxy_environment, ray_environment
-from cluster.scripted_engine import EngineScript, StartScriptedEngine
+from cluster.replica.scripted_engine import EngineScript, StartScriptedEngine
 from replicas.config import EngineConfig
 from tests.cluster.tiny_model import NUM_PRINTABLE, prepare_tiny_model
 

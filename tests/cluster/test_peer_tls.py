@@ -10,10 +10,10 @@ import pytest
 
 from cluster.config import PeersConfig
 from cluster.peer_tls import PEER_NAME, PeerTls, PeerTlsUnusable
-from cluster.token_stream_client import StreamTarget, TokenStreamClient
+from cluster.streams.token_stream_client import StreamTarget, TokenStreamClient
 from tests.cluster.certificates import Authority
 from tests.cluster.replica_harness import SECRET, until
-from tests.cluster.test_token_stream import Ear, a_side
+from tests.cluster.streams.test_token_stream import Ear, a_side
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from ray import serve
 from cluster.app import REPLICA, compose
 from cluster.cluster_secret import cluster_secret
 from cluster.config import ClusterConfig
+from cluster.dispatch.replica_directory import ReplicaDirectory
+from cluster.dispatch.serve_dispatcher import ServeDispatcher
+from cluster.dispatch.serve_router_adapter import ServeCaller, follow_replicas
 from cluster.errors import ReplicaLost, RequestRefused
-from cluster.replica_announcement import ReplicaRoute
-from cluster.replica_directory import ReplicaDirectory
-from cluster.scripted_engine import EngineScript, StartScriptedEngine
-from cluster.serve_dispatcher import ServeDispatcher
-from cluster.serve_router_adapter import ServeCaller, follow_replicas
+from cluster.replica.replica_announcement import ReplicaRoute
+from cluster.replica.scripted_engine import EngineScript, StartScriptedEngine
 from router.config import RouterConfig
 from tests.cluster.replica_harness import a_gateway, a_request, read_all, until
 from tests.cluster.running_service import APP, running_service

@@ -12,7 +12,7 @@ import yaml
 from cluster.metrics.cluster_figures import exposition
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.replica_metrics import ReplicaMetrics
-from cluster.stream_codec import EngineReport
+from cluster.streams.stream_codec import EngineReport
 from replicas.engine_info import EngineInfo
 from tests.k8s.test_dashboards import NAME, known_names
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.block_stream_server import BlockStreamBinding
-from cluster.block_stream_transport import BlockStreamTransport
+from cluster.handoff.block_stream_server import BlockStreamBinding
+from cluster.handoff.block_stream_transport import BlockStreamTransport
 from kvstore.block_store import StoredBlock
 from kvstore.block_transport import Source
 from kvstore.handoff_tables import MemoryHandoffTables
@@ -291,7 +291,7 @@ time.sleep(60)
 
 
 def test_large_blocks_travel_in_pieces(monkeypatch):
-    monkeypatch.setattr("cluster.block_stream_server.CHUNK_BYTES", 100)
+    monkeypatch.setattr("cluster.handoff.block_stream_server.CHUNK_BYTES", 100)
     ends = Ends("grpc")
     blocks = [*chain(5), tail()]
     ends.offer(blocks)

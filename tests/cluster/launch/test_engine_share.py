@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from cluster.config import ClusterConfig, RayConfig, ReplicaConfig
 from cluster.launch.service import engine_of_machine
-from cluster.pool_config import PoolConfig
+from cluster.pools.pool_config import PoolConfig
 
 
 def test_engines_of_one_machine_share_its_cores_and_its_memory():

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import httpx
 
 from cluster.config import GatewayConfig
-from cluster.engine_supervisor import HealthLimits
-from cluster.http_app import GatewayServices, build_http_app
+from cluster.dispatch.replica_directory import ReplicaDirectory
+from cluster.gateway.http_app import GatewayServices, build_http_app
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.metrics.gateway_reporter import GatewayReporter
 from cluster.openai.answer import log as answer_log
-from cluster.replica_directory import ReplicaDirectory
-from cluster.replica_service import ReplicaIdentity, ReplicaService
+from cluster.replica.engine_supervisor import HealthLimits
+from cluster.replica.replica_service import ReplicaIdentity, ReplicaService
 from cluster.text.chat_template import ChatTemplate
 from replicas.config import SchedulerConfig
 from replicas.engine import Engine

@@ -10,8 +10,8 @@ from cluster.metrics.metric_report import (
     decode_metric_report,
     encode_metric_report,
 )
-from cluster.stream_codec import EngineReport, Heartbeat
-from cluster.token_outbox import MAX_MESSAGE_REPORTS, TokenOutbox
+from cluster.streams.stream_codec import EngineReport, Heartbeat
+from cluster.streams.token_outbox import MAX_MESSAGE_REPORTS, TokenOutbox
 from cluster.wire import token_stream_pb2 as wire
 from replicas.engine_stats import EngineStats
 

@@ -10,7 +10,7 @@ from cluster.metrics import ray_export
 from cluster.metrics.metric_report import MetricReport
 from cluster.metrics.ray_export import RayExport
 from cluster.metrics.replica_metrics import ReplicaMetrics
-from cluster.stream_codec import EngineReport
+from cluster.streams.stream_codec import EngineReport
 from replicas.engine_stats import EngineStats
 
 TAGS = {"replica": "r", "pool": "mixed", "model_name": ""}

@@ -13,7 +13,7 @@ from cluster.metrics.tier_catalogue import TIER_METRICS
 from tests.cluster.metrics.scraped import is_total, samples_of
 from tests.cluster.metrics.simulated_cluster import CAREFUL, announced, simulated_cluster
 from tests.cluster.replica_harness import a_gateway, until
-from tests.cluster.test_token_stream import Wire
+from tests.cluster.streams.test_token_stream import Wire
 
 # A whole cluster under load for several seconds.
 pytestmark = pytest.mark.slow
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 # What does not depend on traffic.
 CONSTANT = {"vllm:cache_config_info", "pagoda:startup_phase_seconds", "pagoda:replica_state"}
 # These replicas have no memory below the device's blocks; test_tier_metrics.py looks at that.
-# There is one pool of mixed replicas here; tests/cluster/test_pair_dispatcher.py has two.
+# There is one pool of mixed replicas here; tests/cluster/handoff/test_pair_dispatcher.py has two.
 OF_POOLS = {metric.name for metric in PAIR_METRICS}
 BELOW = {metric.name for metric in TIER_METRICS}
 
 
 @pytest.fixture(autouse=True)
 def quick_reports(monkeypatch):
-    monkeypatch.setattr("cluster.replica_service.METRICS_INTERVAL_S", 0.1)
+    monkeypatch.setattr("cluster.replica.replica_service.METRICS_INTERVAL_S", 0.1)
 
 
 async def traffic(gateway, number):

@@ -16,9 +16,9 @@ import uvicorn
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from cluster.config import GatewayConfig
-from cluster.dispatch import ClusterHealth
-from cluster.http_app import GatewayServices, build_http_app
-from cluster.scripted_dispatcher import Script, ScriptedDispatcher
+from cluster.dispatch.dispatcher import ClusterHealth
+from cluster.dispatch.scripted_dispatcher import Script, ScriptedDispatcher
+from cluster.gateway.http_app import GatewayServices, build_http_app
 from cluster.text.chat_template import ChatTemplate
 from cluster.text.tokenizer import TextTokenizer
 from replicas.models.prepared_model import PreparedModel

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cluster.dispatch.scripted_dispatcher import Script, ScriptedDispatcher
 from cluster.errors import NoReplica, ReplicaLost
 from cluster.metrics.call_meter import CallOrigin
 from cluster.metrics.gateway_metrics import GatewayMetrics
 from cluster.openai.choice_text import TextRules
 from cluster.openai.generation import Generation, GenerationPlan
-from cluster.scripted_dispatcher import Script, ScriptedDispatcher
 from cluster.text.detokenizer import IncrementalDetokenizer
 from replicas.request import EngineRequest, FinishReason, SamplingParams, TokenEntry
 

@@ -6,7 +6,7 @@ import socket
 import openai
 import pytest
 
-from cluster.dispatch import ClusterHealth
+from cluster.dispatch.dispatcher import ClusterHealth
 
 ROUTES = ["/v1/models", "/v1/models/tiny/model", "/docs", "/openapi.json", "/nowhere"]
 

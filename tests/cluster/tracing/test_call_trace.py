@@ -207,7 +207,7 @@ def test_settings_that_cannot_be_meant_are_refused(settings):
 def test_a_gateway_without_tracing_loads_nothing_of_it():
     # FastAPI itself loads OpenTelemetry's interface, which is light; the SDK is not.
     code = (
-        "import cluster.http_app, cluster.tracing.call_tracer, sys;"
+        "import cluster.gateway.http_app, cluster.tracing.call_tracer, sys;"
         "print('opentelemetry.sdk' in sys.modules)"
     )
     ended = subprocess.run(

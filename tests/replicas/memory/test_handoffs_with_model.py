@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.block_stream_server import BlockStreamBinding
-from cluster.handoff_ways import HandoffWays
-from cluster.replica_store import ReplicaStore
+from cluster.handoff.block_stream_server import BlockStreamBinding
+from cluster.handoff.handoff_ways import HandoffWays
+from cluster.replica.replica_store import ReplicaStore
 from kvstore.block_hash import root_hash
 from kvstore.config import StoreConfig
 from replicas.config import EngineConfig, SchedulerConfig

@@ -1,0 +1,1 @@
+"""The Serve deployment that speaks HTTP, put together from its parts."""

@@ -1,0 +1,1 @@
+"""A request that two replicas share: who computes what, and how the blocks cross."""
