@@ -4,6 +4,7 @@ Ray reads them once in each process, from the environment that the first process
 to be there before `ray start` or `ray.init` (in Kubernetes: in the pod's env).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,12 @@ RAY_SETTINGS = (
         "1",
         "One event loop for user code, router and Serve's calls, and gRPC between deployments; "
         "the other half of the figure above. In return nothing may block that loop.",
+    ),
+    RaySetting(
+        "SERVE_SOCKET_REUSE_PORT_ENABLED",
+        "0",
+        "Otherwise Serve's own proxy, to which HAProxy turns when it reaches no gateway, shares "
+        "its port with that of any other service here, and the kernel deals requests to both.",
     ),
     RaySetting(
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
@@ -87,11 +94,13 @@ def ray_environment() -> dict[str, str]:
     return {setting.name: setting.value for setting in RAY_SETTINGS}
 
 
-def haproxy_environment(folder: Path, *, stats_port: int, metrics_port: int) -> dict[str, str]:
-    """HAProxy's files in a private folder and its ports where they do not meet another's.
+def haproxy_environment(folder: Path, *, free_port: Callable[[], int]) -> dict[str, str]:
+    """HAProxy's files in a private folder and the ports around it where they meet no other's.
 
     By default they lie in /tmp/haproxy-serve, shared by every Ray of the machine, with an admin
-    socket that everybody may write to; so the folder must be closed to others (mode 0700).
+    socket that everybody may write to; so the folder must be closed to others (mode 0700). The
+    fallback proxy is where HAProxy sends what no gateway takes; with a fixed port a second service
+    of the machine could not start its own.
     """
     return {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
@@ -99,6 +108,7 @@ def haproxy_environment(folder: Path, *, stats_port: int, metrics_port: int) -> 
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
     }

@@ -149,7 +149,7 @@ def _prepare_ray_environment(config: ClusterConfig, folder: Path) -> None:
     os.environ.pop("RAY_ADDRESS", None)
     os.environ.update(ray_environment())
     os.environ.update(make_ray_token(folder))
-    os.environ.update(haproxy_environment(folder, stats_port=free_port(), metrics_port=free_port()))
+    os.environ.update(haproxy_environment(folder, free_port=free_port))
 
 
 def _announce(endpoint: Endpoint, phases: StartPhases) -> None:

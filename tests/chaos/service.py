@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ def running_service(layout: Layout, free_port, folder: Path) -> Iterator[Service
         except NoNamespaces as error:
             why_not = str(error)
         address = far.address if far is not None else "127.0.0.1"
-        _set_environment(patch, folder, ports=(free_port(), free_port()))
+        _set_environment(patch, folder, free_port=free_port)
         store = RedisServer(
             folder, "--bind", *sorted({address, "127.0.0.1"}), "--protected-mode", "no"
         )
@@ -266,7 +266,9 @@ def _worker(address: str) -> dict[str, object]:
     }
 
 
-def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
+def _set_environment(
+    patch: pytest.MonkeyPatch, folder: Path, *, free_port: Callable[[], int]
+) -> None:
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
@@ -274,7 +276,7 @@ def _set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[in
     haproxy.mkdir(mode=0o700)
     environment = {
         **ray_environment(),
-        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
+        **haproxy_environment(haproxy, free_port=free_port),
         "RAY_AUTH_TOKEN_PATH": str(token),
         # A head that was killed comes back with what it knew.
         "RAY_gcs_storage": "rocksdb",

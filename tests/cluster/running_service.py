@@ -36,7 +36,7 @@ def running_service(
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="pg-") as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
-        set_environment(patch, folder, ports=(free_port(), free_port()))
+        set_environment(patch, folder, free_port=free_port)
         for variable, value in (environment or {}).items():
             patch.setenv(variable, value)
         model = prepare_tiny_model(folder / "model", fingerprint=script.fingerprint)
@@ -63,7 +63,9 @@ def running_service(
             ray.shutdown()
 
 
-def set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int, int]) -> None:
+def set_environment(
+    patch: pytest.MonkeyPatch, folder: Path, *, free_port: Callable[[], int]
+) -> None:
     """Tokens and ports of its own for a Ray in `folder`."""
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
@@ -72,7 +74,7 @@ def set_environment(patch: pytest.MonkeyPatch, folder: Path, *, ports: tuple[int
     haproxy.mkdir(mode=0o700)
     environment = {
         **ray_environment(),
-        **haproxy_environment(haproxy, stats_port=ports[0], metrics_port=ports[1]),
+        **haproxy_environment(haproxy, free_port=free_port),
         "RAY_AUTH_TOKEN_PATH": str(token),
     }
     for variable, value in environment.items():

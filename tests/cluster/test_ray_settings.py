@@ -16,15 +16,16 @@ def test_every_setting_says_why_and_stands_once():
 
 
 def test_the_pinned_ray_still_reads_every_serve_setting():
-    source = (Path(ray.__file__).parent / "serve/_private/constants.py").read_text()
-    files = haproxy_environment(Path("/folder"), stats_port=1, metrics_port=2)
-    names = [name for name in {**ray_environment(), **files} if name.startswith("RAY_SERVE_")]
+    serve = Path(ray.__file__).parent / "serve/_private"
+    source = "".join((serve / name).read_text() for name in ("constants.py", "proxy.py"))
+    files = haproxy_environment(Path("/folder"), free_port=lambda: 1)
+    names = [name for name in {**ray_environment(), **files} if "SERVE_" in name]
     assert len(names) > 10
     assert [name for name in names if f'"{name}"' not in source] == []
 
 
 def test_haproxy_files_all_lie_in_the_private_folder(tmp_path: Path):
-    files = haproxy_environment(tmp_path, stats_port=1, metrics_port=2)
+    files = haproxy_environment(tmp_path, free_port=lambda: 1)
     paths = [value for name, value in files.items() if not name.endswith("_PORT")]
     assert len(paths) == 5
     assert all(value.startswith(str(tmp_path)) for value in paths)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -134,6 +135,28 @@ async def test_a_request_is_answered_over_http(url: str):
         answer = await client.post("/v1/completions", json=a_body("hello", max_tokens=30))
     assert answer.status_code == 200
     assert answer.json()["choices"][0]["text"] == expected_text("hello", 30)
+
+
+def _can_be_shared(port: int) -> bool:
+    """Whether another process of this user may listen there too, and get a part of what comes."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+async def test_no_other_service_can_take_a_part_of_the_requests(config: ClusterConfig):
+    listening = {
+        connection.laddr.port
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert config.gateway.port in listening
+    assert [port for port in listening if _can_be_shared(port)] == []
 
 
 async def test_many_streams_at_once_each_get_their_own_tokens_in_order(url: str):

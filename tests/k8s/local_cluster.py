@@ -127,9 +127,7 @@ class LocalCluster:
         data = dict(only(objects, "ConfigMap", "pagoda-ray-environment")["data"])
         private = self.folder / node
         private.mkdir(mode=0o700, exist_ok=True)
-        haproxy = haproxy_environment(
-            private, stats_port=self.free_port(), metrics_port=self.free_port()
-        )
+        haproxy = haproxy_environment(private, free_port=self.free_port)
         tls = {
             "RAY_USE_TLS": "1",
             "RAY_TLS_SERVER_CERT": str(self.folder / f"{HEAD}.crt"),
@@ -290,7 +288,8 @@ def _end_stragglers(folder: Path) -> None:
 def localised(cluster: LocalCluster) -> dict:
     """Serve's config of the overlay, with this machine's paths and addresses."""
     config = serve_config(rendered("cpu-demo"))
-    config["http_options"] = {"host": "127.0.0.1", "port": cluster.ports["http"]}
+    # Gateways take Serve's host too, and a HAProxy reaches another node's by the node's address.
+    config["http_options"] = {"host": "0.0.0.0", "port": cluster.ports["http"]}
     [app] = config["applications"]
     args = app["args"]
     link = cluster.folder / "model"

@@ -113,6 +113,15 @@ def test_gateways_and_token_streams_are_reached_at_ports_that_the_kernel_hands_o
         assert not network.lets("head", workers[0], greatest + 1)
 
 
+def test_a_worker_whose_haproxy_reaches_no_gateway_reaches_the_heads_own_proxy(objects):
+    network = Network(objects)
+    environment = only(objects, "ConfigMap", "pagoda-ray-environment")["data"]
+    port = int(environment["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"])
+    workers = [name for name in groups(objects) if name != "head"]
+    assert all(network.lets(worker, "head", port) for worker in workers)
+    assert not network.lets(namespace("clients"), "head", port)
+
+
 def test_ports_do_not_meet(objects):
     for group in groups(objects).values():
         given = group["rayStartParams"]
