@@ -17,8 +17,11 @@ TORCH_NEEDS := filelock fsspec jinja2 networkx sympy typing-extensions
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-$(ACCELERATOR)
 DEV := $(VENV)/.dev-$(ACCELERATOR)
+PLOTS := $(VENV)/.plots-$(ACCELERATOR)
 # Arguments of the command behind serve and bench: make serve ARGS="--port 8123".
 ARGS ?=
+# PEERS=1: `make bench` compares with the engines that `make peers` installed, in $PEERS_DIR.
+PEERS ?=
 FAST := not redis and not ray and not e2e and not gpu and not slow
 FULL := (redis or ray or e2e or slow) and not gpu
 # Whole clusters on one machine, with clocks: `make chaos` and `make rehearsal`, one at a time.
@@ -26,7 +29,7 @@ REHEARSAL := tests/k8s/test_local_deployment.py
 APART := --ignore tests/chaos --ignore $(REHEARSAL)
 PHASE = @printf '== %s %s\n' "$$(date +%T)"
 
-.PHONY: help serve check test chaos rehearsal bench k8s setup format clean
+.PHONY: help serve check test chaos rehearsal bench peers k8s setup format clean
 .PHONY: format-check lint types floors fast-tests
 
 help: ## Say what there is
@@ -70,8 +73,11 @@ test: check ## check, then the tests that need Valkey, Ray or the whole service
 	@$(BIN)/python -m pytest $(APART) -m "$(FULL)" --durations=30
 	$(PHASE) passed
 
-bench: $(RUNTIME) ## The in-process benchmark
-	@exec $(BIN)/python -m replicas.bench $(ARGS)
+bench: $(if $(PEERS),$(PLOTS),$(RUNTIME)) ## The in-process benchmark; PEERS=1: beside other engines
+	@exec $(BIN)/python -m $(if $(PEERS),cluster.bench.peers run,replicas.bench) $(ARGS)
+
+peers: $(RUNTIME) ## Install other engines to compare with, each into an environment of its own
+	@$(BIN)/python -m cluster.bench.peers install vllm openvino $(ARGS)
 
 k8s: $(DEV) ## Render every manifest, validate it all, and say what was checked
 	@$(BIN)/python -m tests.k8s.check
@@ -108,4 +114,9 @@ $(RUNTIME): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 $(DEV): $(RUNTIME)
 	$(PHASE) "development tools"
 	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e '.[dev]'
+	@touch $@
+
+$(PLOTS): $(RUNTIME)
+	$(PHASE) plots
+	@$(PIP) install -c $(CONSTRAINTS) 'matplotlib>=3.10'
 	@touch $@

@@ -1,0 +1,46 @@
+"""Every arm gets the same limits, and only one that is installed takes part."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.bench.peers.arms import ARMS, Setting
+from cluster.bench.peers.rows import ROWS
+
+SETTING = Setting(Path("/m"), Path("/w"), Path("/nowhere"), num_cores=2, ours=("dtype=float32",))
+
+
+def test_every_row_compares_arms_that_there_are():
+    assert {arm for row in ROWS for arm in (row.ours, row.theirs)} == set(ARMS)
+
+
+def test_a_peer_without_its_environment_is_not_installed():
+    absences = {name: arm.absence(SETTING) for name, arm in ARMS.items()}
+    assert absences["vllm-serve"] == absences["openvino"] == "not installed"
+    assert absences["pagoda"] == absences["pagoda-serve"] == ""
+
+
+@pytest.mark.parametrize("name", ["pagoda", "pagoda-int8"])
+def test_our_engine_gets_the_limits_and_what_was_asked_for(name):
+    arguments = ARMS[name].command(SETTING, 0).arguments
+    assert {"--set=max_num_seqs=32", f"--set=kv_cache_memory_bytes={4 << 30}"} <= set(arguments)
+    assert "--set=dtype=float32" in arguments
+    assert ("--set=quantization=int8" in arguments) == (name == "pagoda-int8")
+
+
+def test_our_service_gets_the_same_as_flags():
+    arguments = ARMS["pagoda-serve"].command(SETTING, 8123).arguments
+    assert {"--port=8123", "--max-num-seqs=32", "--dtype=float32"} <= set(arguments)
+
+
+def test_vllm_gets_its_memory_and_all_cores_by_its_environment():
+    command = ARMS["vllm"].command(SETTING, 0)
+    assert command.variables["VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert command.variables["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert command.arguments[0] == "/nowhere/vllm/bin/python"
+
+
+def test_openvino_reads_the_weights_of_its_arm():
+    arguments = ARMS["openvino-int8"].command(SETTING, 0).arguments
+    assert "/nowhere/openvino-models/int8" in arguments
+    assert arguments[arguments.index("--cache-gib") + 1] == "4"
