@@ -91,8 +91,14 @@ def decide(
     prefill: Side | None,
     transfer: Transfer,
     limits: DisaggregationLimits,
+    trust: float = 1.0,
 ) -> Decision:
-    """Compare both ways; None for a side means that no replica of it can be used."""
+    """Compare both ways; None for a side means that no replica of it can be used.
+
+    trust: how much the measured pace of the prefill side is still believed, from 0 to 1; for the
+    rest it is taken to be as fast as the decode side, since a pool that was slow once and gets no
+    prompts any more would never be seen to be quick again.
+    """
     if prefill is None:
         return Decision(is_remote=False, reason="no_prefill_replica")
     if decode is None:
@@ -107,6 +113,9 @@ def decide(
         # A replica that was always spared prompts is taken to be as fast as the other.
         pace = replace(decode.pace, prefill_token_s=prefill.pace.prefill_token_s)
         decode = replace(decode, pace=pace)
+    token_s = prefill.pace.prefill_token_s
+    token_s = trust * token_s + (1.0 - trust) * decode.pace.prefill_token_s
+    prefill = replace(prefill, pace=replace(prefill.pace, prefill_token_s=token_s))
     local_s = _local_s(missing, decode, limits.interference_weight)
     remote_s = _remote_s(prompt_tokens, missing, prefill, transfer)
     is_remote = remote_s < local_s

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 _KEPT = 0.98
 # Below this many weighted steps a slope is mostly noise; their mean is not.
 _MIN_WEIGHT_OF_SLOPE = 8.0
+# A step that took this many times what was expected was held up: by a first use, by a machine that
+# was busy for a moment. It counts for no more, and a slower replica is believed after some steps.
+# Nothing makes a step quicker than it is, so one that took as much less proves the estimate wrong.
+_MAX_SURPRISE = 4.0
 # Prefill may seem to take all of the time for a while; dividing by what is left must stay sane.
 _MAX_PREFILL_SHARE = 0.9
 
@@ -56,11 +60,20 @@ class _DecodeFit:
     """A line through (rows, seconds) of decode steps, by least squares with forgetting."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._weight = self._rows = self._squares = 0.0
         self._seconds = self._products = 0.0
 
     def see(self, num_rows: int, seconds: float) -> None:
         """Take in a step that only decoded."""
+        base_s, row_s = self.line()
+        expected_s = base_s + row_s * num_rows
+        if seconds < expected_s / _MAX_SURPRISE:
+            self._forget()
+        elif self._weight >= _MIN_WEIGHT_OF_SLOPE:
+            seconds = min(seconds, _MAX_SURPRISE * expected_s)
         self._weight = self._weight * _KEPT + 1.0
         self._rows = self._rows * _KEPT + num_rows
         self._squares = self._squares * _KEPT + num_rows * num_rows
@@ -119,12 +132,22 @@ class PaceMeter:
         if sample.num_decode_tokens:
             base_s, row_s = self._decode.line()
             decode_s = min(base_s + row_s * sample.num_decode_tokens, 0.9 * sample.run_s)
-        prefill_s = sample.run_s - decode_s
+        prefill_s = self._plausible_s(sample.run_s - decode_s, sample)
         # Forgetting goes by tokens, so a chunk of one token does not push out a thousand.
         kept = _KEPT ** min(1.0, sample.num_prefill_tokens / 64)
         self._prefill_tokens = self._prefill_tokens * kept + sample.num_prefill_tokens
         self._prefill_s = self._prefill_s * kept + prefill_s
         return prefill_s
+
+    def _plausible_s(self, prefill_s: float, sample: StepSample) -> float:
+        """As much of it as is not a surprise; forgets what it proves to be wrong."""
+        if not self._prefill_tokens:
+            return prefill_s
+        expected_s = sample.num_prefill_tokens * self._prefill_s / self._prefill_tokens
+        # Of a step that mostly decoded, what is left for the prefill is too uncertain to prove it.
+        if prefill_s < expected_s / _MAX_SURPRISE and prefill_s >= sample.run_s / 2:
+            self._prefill_tokens = self._prefill_s = 0.0
+        return min(prefill_s, _MAX_SURPRISE * expected_s)
 
     def _see_outputs(self, finished_total: int, generated_total: int) -> None:
         earlier, self._totals = self._totals, (finished_total, generated_total)

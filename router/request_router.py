@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
 from router.disaggregation import Side
@@ -102,16 +103,33 @@ class RequestRouter:
         if not candidates:
             self._decisions[reason] += 1
             return None
-        hits: Hits = {}
-        if self._index is not None and request.block_hashes:
-            hits = self._index.hits(request.block_hashes)
-        policy = self._prefill_policy if roles == PREFILL_ALONE else self._policy
-        choice = policy.choose(request, candidates, hits)
+        hits = self._hits(request)
+        choice = self._policy_for(roles).choose(request, candidates, hits)
         if isinstance(choice, Unmeetable):
             self._decisions[f"unmeetable_{choice.reason}"] += 1
             return choice
         self._decisions[reason if len(candidates) == 1 else choice.reason] += 1
         return self._reserve(choice.candidate.status.replica_id, request, hits)
+
+    def look(
+        self,
+        request: RoutingRequest,
+        *,
+        exclude: frozenset[str],
+        roles: frozenset[ReplicaRole],
+    ) -> Side | None:
+        """How the replica that would be chosen stands to the prompt, for router.disaggregation.
+
+        Nothing is reserved or counted. None when no replica can take the request in time.
+        """
+        candidates, _ = self._candidates(exclude, roles)
+        if not candidates:
+            return None
+        hits = self._hits(request)
+        # Who takes replicas in turn would otherwise lose a turn with every look.
+        policy = copy(self._policy_for(roles))
+        choice = policy.choose(request, candidates, hits)
+        return None if isinstance(choice, Unmeetable) else self._side(choice.candidate, hits)
 
     def has_candidate(
         self, *, exclude: frozenset[str], roles: frozenset[ReplicaRole] = EVERY_ROLE
@@ -147,21 +165,6 @@ class RequestRouter:
         """How fast each replica was measured to be, by id."""
         return self._book.paces
 
-    def side(self, reservation: Reservation) -> Side:
-        """How the chosen replica stands to a prompt, for router.disaggregation."""
-        status = self._book.statuses.get(reservation.replica_id)
-        if status is None:
-            return Side(Pace())
-        reserved = self._book.reserved_prompt_tokens(reservation.replica_id)
-        return Side(
-            self._book.paces[reservation.replica_id],
-            hit_tokens=(reservation.num_hit_blocks or 0) * status.block_size,
-            queued_prefill_tokens=(
-                status.num_waiting_tokens + reserved - reservation.prompt_tokens
-            ),
-            num_decoding=status.num_running,
-        )
-
     def reserved_tokens(self, replica_id: str) -> int:
         """Work sent to a replica that its own figure does not show yet."""
         return self._book.reserved_tokens(replica_id)
@@ -176,6 +179,27 @@ class RequestRouter:
         for replica_id in known:
             reserved = self._book.reserved_tokens(replica_id)
             assert reserved == sums[replica_id], (replica_id, reserved, sums[replica_id])
+
+    def _policy_for(self, roles: frozenset[ReplicaRole]) -> RoutingPolicy:
+        return self._prefill_policy if roles == PREFILL_ALONE else self._policy
+
+    def _hits(self, request: RoutingRequest) -> Hits:
+        if self._index is None or not request.block_hashes:
+            return {}
+        return self._index.hits(request.block_hashes)
+
+    def _side(self, candidate: Candidate, hits: Hits) -> Side:
+        status = candidate.status
+        queued_tokens = status.num_waiting_tokens
+        if status.role == "prefill":
+            # All that it owes are prompts, and those that run stand before the next one, too.
+            queued_tokens = max(queued_tokens, status.outstanding_tokens)
+        return Side(
+            self._book.paces[status.replica_id],
+            hit_tokens=hits.get(status.replica_id, 0) * status.block_size,
+            queued_prefill_tokens=queued_tokens + candidate.reserved_prompt_tokens,
+            num_decoding=status.num_running,
+        )
 
     def _candidates(
         self, exclude: frozenset[str], roles: frozenset[ReplicaRole]

@@ -244,7 +244,8 @@ class FailoverFeed:
     def _accept(self, entry: TokenEntry) -> TokenEntry | None:
         """What of an entry is new to the client; raises ReplicaLost if tokens before it are lost.
 
-        An entry without tokens that ends nothing only said that an attempt was admitted.
+        One that is left without tokens shows that the request lives: a beam search has nothing else
+        to say until its end, and an attempt that makes known tokens again nothing new.
         """
         attempt, now = self._failover.attempt, self._owner.clock()
         is_running = entry.choice not in self._ended
@@ -255,12 +256,11 @@ class FailoverFeed:
             )
             if commands:
                 raise ReplicaLost("Tokens were lost on the way.")
-        if entry.finish_reason is not None and is_running:
+        if not is_running:
+            return None
+        if entry.finish_reason is not None:
             self._ended.add(entry.choice)
             self._failover.on_choice_end(attempt, entry.choice)
-        elif not fresh:
-            is_first = not attempt or entry.handoff is not None
-            return entry if is_first and is_running else None
         return drop_tokens(entry, len(entry.token_ids) - len(fresh))
 
     async def _leave(self, error: ReplicaLost) -> Submit:

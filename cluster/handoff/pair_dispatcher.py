@@ -36,7 +36,7 @@ from router.disaggregation import (
 from router.handoff import DecodeLocally, Handoff, HandoffLimits, Prefill, Reserve
 from router.handoff_meter import HandoffMeter
 from router.replica_status import DECODERS, EVERY_ROLE, PREFILL_ALONE, ReplicaState
-from router.request_router import RequestRouter, Reservation
+from router.request_router import RequestRouter
 from router.routing_policy import Unmeetable
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class PairDispatcher:
         return self._places.num_held
 
     def _decide(self, request: EngineRequest, avoid: frozenset[str]) -> Decision:
-        """Where the prompt is computed; looks at both sides as if the request went there."""
+        """Where the prompt is computed; looks at both sides without choosing there."""
         if not self._router.has_candidate(exclude=frozenset(), roles=DECODERS):
             return Decision(is_remote=True, reason="no_decode_replica")
         if not self._has_prefill(avoid):
@@ -149,33 +149,29 @@ class PairDispatcher:
             return Decision(is_remote=False, reason="several_choices")
         if request.sampling.max_tokens - len(request.emitted_token_ids) < 2:
             return Decision(is_remote=False, reason="one_token")
+        return self._weigh(request, avoid)
+
+    def _weigh(self, request: EngineRequest, avoid: frozenset[str]) -> Decision:
+        limits = self._settings.limits
         wanted = routing_request_of(request, self._settings.router)
-        held: list[Reservation] = []
-        try:
-            for roles in (DECODERS, PREFILL_ALONE):
-                choice = self._router.choose(wanted, exclude=avoid, roles=roles)
-                if not isinstance(choice, Reservation):
-                    # It is for the way of whole requests to say that there is no good one.
-                    return Decision(is_remote=False, reason="unmeetable")
-                held.append(choice)
-                early = decide_early(
-                    wanted.prompt_tokens,
-                    decode=self._router.side(held[0]),
-                    limits=self._settings.limits,
-                )
-                if early is not None:
-                    return early
-            decode, prefill = (self._router.side(place) for place in held)
-            return decide(
-                wanted.prompt_tokens,
-                decode=decode,
-                prefill=prefill,
-                transfer=self._transfer(),
-                limits=self._settings.limits,
-            )
-        finally:
-            for place in held:
-                self._router.release(place)
+        decode = self._router.look(wanted, exclude=avoid, roles=DECODERS)
+        if decode is None:
+            # It is for the way of whole requests to say that there is no good one.
+            return Decision(is_remote=False, reason="unmeetable")
+        early = decide_early(wanted.prompt_tokens, decode=decode, limits=limits)
+        if early is not None:
+            return early
+        prefill = self._router.look(wanted, exclude=avoid, roles=PREFILL_ALONE)
+        if prefill is None:
+            return Decision(is_remote=False, reason="unmeetable")
+        return decide(
+            wanted.prompt_tokens,
+            decode=decode,
+            prefill=prefill,
+            transfer=self._transfer(),
+            limits=limits,
+            trust=self._meter.trust(self._clock()),
+        )
 
     def _has_prefill(self, avoid: frozenset[str]) -> bool:
         """Whether a prefill replica is there that is not even suspect: decode can do without."""

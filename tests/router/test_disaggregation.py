@@ -75,6 +75,16 @@ def test_without_a_measure_a_long_prompt_goes_and_is_counted_so():
     assert decision(prefill=Side(Pace())).reason == "unmeasured"
 
 
+def test_a_prefill_pool_that_was_slow_once_is_tried_again_when_nobody_has_used_it_for_long():
+    slow = Side(replace(PACE, prefill_token_s=0.02))
+    assert decision(prefill=slow).reason == "local_cheaper"
+    assert decision(prefill=slow, trust=0.03).reason == "remote_cheaper"
+
+
+def test_an_idle_decode_replica_keeps_its_prompt_however_long_nobody_was_handed_over():
+    assert decision(decode=IDLE, trust=0.0).reason == "local_cheaper"
+
+
 @given(
     st.integers(64, 5000),
     st.integers(0, 5000),

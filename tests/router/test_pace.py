@@ -15,9 +15,10 @@ class Replica:
         self.base_s, self.row_s, self.token_s = base_s, row_s, token_s
         self.num_steps = 0
 
-    def step(self, *, prefill: int = 0, decode: int = 0) -> None:
+    def step(self, *, prefill: int = 0, decode: int = 0, held_up_s: float = 0.0) -> None:
         decode_s = self.base_s + self.row_s * decode if decode else 0.0
-        sample = StepSample(self.num_steps, prefill, decode, decode_s + self.token_s * prefill)
+        run_s = decode_s + self.token_s * prefill + held_up_s
+        sample = StepSample(self.num_steps, prefill, decode, run_s)
         self.meter.see(sample, finished_total=0, generated_total=0)
         self.num_steps += 1
 
@@ -57,6 +58,43 @@ def test_a_replica_that_slows_down_is_believed_soon():
     for _ in range(200):
         replica.step(prefill=256)
     assert replica.meter.pace.prefill_token_s == pytest.approx(0.002, rel=0.05)
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 5, 50])
+def test_one_step_that_is_held_up_spoils_no_estimate(num_before: int):
+    replica = Replica()
+    for _ in range(num_before):
+        replica.step(prefill=128)
+        replica.step(decode=4)
+    replica.step(prefill=128, held_up_s=5.0)
+    replica.step(decode=4, held_up_s=5.0)
+    for _ in range(5):
+        replica.step(prefill=128)
+        replica.step(decode=4)
+    assert replica.meter.pace.prefill_token_s < 2 * 0.0005
+    assert replica.meter.pace.decode_step_s(4) < 2 * 0.024
+
+
+def test_a_replica_that_becomes_many_times_slower_is_believed_in_the_end():
+    replica = Replica()
+    for _ in range(300):
+        replica.step(prefill=256)
+        replica.step(decode=8)
+    replica.token_s, replica.base_s, replica.row_s = 0.02, 0.8, 0.04
+    for _ in range(300):
+        replica.step(prefill=256)
+        replica.step(decode=8)
+    assert replica.meter.pace.prefill_token_s == pytest.approx(0.02, rel=0.05)
+    assert replica.meter.pace.decode_step_s(8) == pytest.approx(1.12, rel=0.05)
+
+
+def test_what_short_prompts_cost_each_token_does_not_stand_for_long_ones():
+    meter = PaceMeter()
+    for step in range(100):
+        meter.see(StepSample(step, 8, 0, 0.02), finished_total=0, generated_total=0)
+    assert meter.pace.prefill_token_s == pytest.approx(0.0025)
+    meter.see(StepSample(100, 512, 0, 0.12), finished_total=0, generated_total=0)
+    assert meter.pace.prefill_token_s < 0.0003
 
 
 def test_the_share_that_prefills_take_from_decodes_is_seen():

@@ -15,7 +15,7 @@ from router.policies.least_loaded import LeastLoaded
 from router.policies.round_robin import RoundRobin
 from router.prefixes.kv_events import KvBatch, KvBlocks
 from router.prefixes.prefix_index import PrefixIndex
-from router.replica_status import GatewayAdmission, ReplicaState, ReplicaStatus
+from router.replica_status import EVERY_ROLE, GatewayAdmission, ReplicaState, ReplicaStatus
 from router.request_router import RequestRouter, Reservation, RoutedBlocks
 from router.routing_policy import RoutingPolicy, RoutingRequest, Unmeetable
 
@@ -129,6 +129,33 @@ def test_decisions_name_the_policy_that_decided():
     router = a_router("a", "b")
     router.choose(a_request())
     assert router.decisions == {"least_loaded": 1}
+
+
+def test_a_look_reserves_nothing_counts_nothing_and_takes_no_turn():
+    router = a_router("a", "b", policy=RoundRobin())
+    for replica_id in ("a", "b", "a"):
+        looks = [look(router) for _ in range(3)]
+        assert looks == [looks[0]] * 3
+        assert chosen(router, a_request(10)) == replica_id
+    assert router.decisions == {"round_robin": 3}
+    router.check()
+
+
+def test_prompts_that_a_prefill_replica_runs_stand_before_the_next_one():
+    router = a_router("p", role="prefill", outstanding_tokens=900, num_waiting_tokens=300)
+    side = look(router)
+    assert side is not None
+    assert side.queued_prefill_tokens == 900
+    router.choose(a_request(101))
+    assert look(router).queued_prefill_tokens == 1000
+
+
+def test_a_look_finds_nobody_where_a_choice_would_not():
+    assert look(a_router()) is None
+
+
+def look(router: RequestRouter):
+    return router.look(a_request(), exclude=frozenset(), roles=EVERY_ROLE)
 
 
 @given(

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.dispatch.dispatcher import ClusterHealth
 from cluster.dispatch.failover_dispatcher import FailoverDispatcher, FailoverSettings
 from cluster.errors import NoReplica, ReplicaLost
 from cluster.replica.scripted_engine import EngineScript
-from replicas.request import FinishReason
+from cluster.streams.token_feed import StreamFeed
+from replicas.request import FinishReason, TokenEntry
 from tests.cluster.replica_harness import (
     FAST,
     Cluster,
@@ -228,3 +230,72 @@ async def test_the_first_attempt_is_refused_as_ever():
         made.announce("replica0")
         with pytest.raises(NoReplica):
             await dispatcher.open(a_request())
+
+
+class ByHand:
+    """An AttemptDispatcher whose replicas say what the test says."""
+
+    def __init__(self) -> None:
+        self.feeds: list[StreamFeed] = []
+
+    async def open(self, request, *, avoid=frozenset()):
+        feed = StreamFeed(
+            request,
+            on_finish_choice=lambda choice: None,
+            on_close=lambda may_end: None,
+            replica_id=f"replica{len(self.feeds)}",
+        )
+        self.feeds.append(feed)
+        return feed
+
+    def say(self, attempt: int, choice: int, index: int, *token_ids: int) -> None:
+        entry = TokenEntry("r", attempt, choice, index, token_ids=token_ids)
+        self.feeds[-1].push(entry)
+
+    def health(self) -> ClusterHealth:
+        return ClusterHealth(1)
+
+    def trouble(self, feed) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+async def moved_on(attempts: ByHand, request, *first_tokens: int):
+    """The rest of a stream whose first attempt was lost; its second one has been admitted."""
+    dispatcher = FailoverDispatcher(
+        attempts,
+        settings=FailoverSettings.of(CONFIG),
+        clock=time.monotonic,
+        max_model_len=lambda: 100_000,
+    )
+    entries = aiter(await dispatcher.open(request))
+    attempts.say(0, 0, 0)
+    if first_tokens:
+        attempts.say(0, 0, 0, *first_tokens)
+        assert (await anext(entries)).token_ids == first_tokens
+    attempts.feeds[0].fail(ReplicaLost("gone"))
+    following = asyncio.create_task(anext(entries))
+    await until(lambda: len(attempts.feeds) == 2)
+    attempts.say(1, 0, 0)
+    await asyncio.sleep(0)
+    assert not following.done(), "an admission is no news"
+    return following
+
+
+async def test_signs_of_life_of_a_later_attempt_are_passed_on():
+    attempts = ByHand()
+    following = await moved_on(attempts, a_request(n=2))
+    attempts.say(1, 0, 0)
+    async with asyncio.timeout(1):
+        assert (await following).token_ids == ()
+
+
+async def test_tokens_that_are_made_again_are_signs_of_life():
+    attempts = ByHand()
+    following = await moved_on(attempts, a_request(n=2, max_tokens=10), 7, 8, 9)
+    attempts.say(1, 0, 0, 7, 8)
+    async with asyncio.timeout(1):
+        again = await following
+    assert (again.index, again.token_ids) == (2, ())

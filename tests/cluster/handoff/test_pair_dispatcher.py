@@ -345,6 +345,16 @@ async def test_every_decision_is_counted_with_its_reason(request_changes, handof
         await found.is_clean()
 
 
+async def test_a_weighed_request_counts_as_one_choice_on_each_side_that_it_uses():
+    async with pools(handoff=HandoffConfig()) as found:
+        await read(await found.dispatcher.open(a_request(prompt=(1, 2))))
+        assert sum(found.made.router.decisions.values()) == 1
+        await read(await found.dispatcher.open(a_request(prompt=tuple(range(200)))))
+        assert found.pairs.decisions == {"short_prompt": 1, "unmeasured": 1}
+        assert sum(found.made.router.decisions.values()) == 3
+        await found.is_clean()
+
+
 async def test_without_a_prefill_replica_the_decode_side_does_all():
     async with pools(prefill=()) as found:
         await served(found)

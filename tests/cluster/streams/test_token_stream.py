@@ -305,6 +305,28 @@ async def test_a_cut_connection_goes_on_without_a_gap():
             assert side.lost == []
 
 
+async def test_what_a_gateway_says_after_each_break_reaches_the_replica():
+    ear = Ear()
+    async with a_side() as side:
+        between = Wire(side.port)
+        async with between.open() as port, a_client(port, ear, resume_timeout_s=20) as client:
+            await until(heard(ear, "open"))
+            for number in range(3):
+                between.cut()
+                await until(lambda: ear.events[-1] == "break")
+                await until(lambda: ear.events[-1] == "open")
+                client.finish_choice("r", 0, number)
+                told = ("r", 0, number)
+                await until(lambda told=told: side.finished[-1:] == [told], timeout_s=2.0)
+        await until(lambda: senders() == [], timeout_s=2.0)
+
+
+def senders() -> list[str]:
+    """Tasks that hand messages of gateways to streams."""
+    names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+    return [name for name in names if "_send" in name or "_consume_request_iterator" in name]
+
+
 async def test_a_gateway_that_stays_away_is_given_up_on_both_sides():
     ear = Ear()
     async with a_side(gateway_grace_s=0.2) as side:
