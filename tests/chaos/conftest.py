@@ -1,6 +1,7 @@
 """How many rounds of each fault, and what they came to: `pytest tests/chaos --rounds 20`."""
 
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,9 @@ TALLIES = pytest.StashKey[dict[str, Tally]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one option of these tests."""
+    """The options of these tests."""
     parser.addoption("--rounds", type=int, default=CI_ROUNDS, help="rounds of each fault")
+    parser.addoption("--logs", help="folder to copy the logs of all Ray processes to")
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +47,14 @@ def tallies(pytestconfig: pytest.Config) -> dict[str, Tally]:
 def service(request: pytest.FixtureRequest, free_port) -> Iterator[Service]:
     """One service for all faults of a module, so that what one leaves shows in the next."""
     layout: Layout = request.module.LAYOUT
-    with (
-        TemporaryDirectory(prefix="pg-") as folder,
-        running_service(layout, free_port, Path(folder)) as running,
-    ):
-        yield running
+    with TemporaryDirectory(prefix="pg-") as folder:
+        try:
+            with running_service(layout, free_port, Path(folder)) as running:
+                yield running
+        finally:
+            if kept := request.config.getoption("--logs", None):
+                into = Path(kept) / request.module.__name__.rpartition(".")[2]
+                shutil.copytree(Path(folder) / "ray/session_latest/logs", into, dirs_exist_ok=True)
 
 
 def pytest_terminal_summary(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ ROOT = Path(__file__).parents[2]
 NUM_GATEWAYS = 2
 # A machine with two cores that others use too: what is meant to happen at once may take this long.
 PATIENCE_S = 120.0
+# A look goes through all processes of the service, and must not take the time of what it looks at.
+_LOOK_INTERVAL_S = 0.1
+# Of all gateways, and all replicas.
+_MUST_BE_NONE = (("pagoda:open_calls", ""), ("pagoda:host_slots", 'kind="pinned"'))
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 
@@ -201,14 +206,42 @@ def is_whole(service: Service, directory: ReplicaDirectory) -> bool:
     )
 
 
+async def whole_again(service: Service, directory: ReplicaDirectory) -> None:
+    """Wait until everybody is there again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_whole(service, directory):  # noqa: ASYNC110 - of other processes
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
 async def recovered(service: Service, directory: ReplicaDirectory) -> None:
-    """Wait until everybody is there again, and nobody has anything to do."""
-    await until(lambda: is_whole(service, directory), timeout_s=PATIENCE_S)
-    await until(lambda: not left_over(directory), timeout_s=PATIENCE_S)
+    """Wait until everybody is there again, and nothing is left of any request."""
+    ends_at = time.monotonic() + PATIENCE_S
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE_S) as client:
-        async with asyncio.timeout(PATIENCE_S):
-            while await figure(client, "pagoda:open_calls") > 0:  # noqa: ASYNC110 - of processes
-                await asyncio.sleep(0.2)
+        while missing := await lacks(service, directory, client):
+            assert time.monotonic() < ends_at, missing
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+async def lacks(
+    service: Service, directory: ReplicaDirectory, client: httpx.AsyncClient
+) -> list[str]:
+    """What keeps the service from being as if nothing had happened."""
+    if not is_whole(service, directory):
+        states = {name: str(link.status().state) for name, link in directory.links.items()}
+        return [
+            f"gateways={len(service.gateways)} replicas={len(service.replicas)} "
+            f"cores={len(service.cores)} seen={states}"
+        ]
+    found = []
+    if held := left_over(directory):
+        found.append(f"replicas hold (open, running, waiting, blocks): {held}")
+    if kept := service.kept_for_requests():
+        found.append(f"store keeps {kept}")
+    # Reports come once a second; no need to ask while it is plain without them.
+    for name, label in () if found else _MUST_BE_NONE:
+        if (number := await figure(client, name, label)) > 0:
+            found.append(f"{name} {label} {number:.0f}")
+    return found
 
 
 async def figure(client: httpx.AsyncClient, name: str, label: str = "") -> float:

@@ -6,6 +6,9 @@ import pytest
 from tests.chaos.faults import (
     CORE_KILLED,
     DECODE_KILLED,
+    GATEWAY_KILLED,
+    HEAD_KILLED,
+    PARTITION,
     PREFILL_KILLED,
     REPLICA_HANGS,
     STORE_KILLED,
@@ -22,7 +25,16 @@ pytestmark = [
 ]
 
 LAYOUT = Layout(num_prefill=1, num_decode=2)
-FAULTS = (PREFILL_KILLED, DECODE_KILLED, CORE_KILLED, STORE_KILLED, REPLICA_HANGS)
+FAULTS = (
+    PREFILL_KILLED,
+    DECODE_KILLED,
+    CORE_KILLED,
+    GATEWAY_KILLED,
+    STORE_KILLED,
+    HEAD_KILLED,
+    REPLICA_HANGS,
+    PARTITION,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
