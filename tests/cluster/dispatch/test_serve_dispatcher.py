@@ -191,9 +191,9 @@ async def test_while_the_core_restarts_nothing_is_offered_to_it():
 
 
 async def test_a_core_that_dies_before_admission_costs_only_a_retry():
-    async with cluster(num_replicas=2, script=EngineScript(step_s=0.8)) as made:
+    async with cluster(num_replicas=2, script=EngineScript(step_s=2.5)) as made:
         # A step long enough that the core is dead before its first one ends, on any machine.
-        request = a_request("r", max_tokens=3)
+        request = a_request("r", max_tokens=1)
         opening = asyncio.create_task(made.dispatcher.open(request))
         await until(lambda: any(r.service.heartbeat().has_work for r in made.replicas.values()))
         victim = next(r for r in made.replicas.values() if r.service.heartbeat().has_work)
@@ -205,9 +205,9 @@ async def test_a_core_that_dies_before_admission_costs_only_a_retry():
 
 
 async def test_a_replica_that_left_the_set_is_given_up_and_another_is_chosen():
-    async with cluster(num_replicas=2, script=EngineScript(step_s=0.8)) as made:
+    async with cluster(num_replicas=2, script=EngineScript(step_s=2.5)) as made:
         # A step long enough that the core is dead before its first one ends, on any machine.
-        request = a_request("r", max_tokens=3)
+        request = a_request("r", max_tokens=1)
         opening = asyncio.create_task(made.dispatcher.open(request))
         await until(lambda: any(r.service.heartbeat().has_work for r in made.replicas.values()))
         left = next(k for k, r in made.replicas.items() if r.service.heartbeat().has_work)

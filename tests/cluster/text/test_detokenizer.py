@@ -158,9 +158,10 @@ def test_time_grows_no_faster_than_the_output(request: pytest.FixtureRequest, na
     token_ids = tokenizer.encode("the quick brown fox 🙂 " * 400, add_special_tokens=False)
 
     def seconds(repeats: int) -> float:
-        started_at = time.perf_counter()
+        # This thread's own: what else the machine does is not in it.
+        started_at = time.thread_time()
         streamed(tokenizer, token_ids * repeats)
-        return time.perf_counter() - started_at
+        return time.thread_time() - started_at
 
     seconds(1)
     once = min(seconds(1) for _ in range(3))
