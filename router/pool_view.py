@@ -14,23 +14,31 @@ _UNKNOWN_BLOCKS = 1 << 30
 _IN_USE = (ReplicaState.ACTIVE, ReplicaState.SUSPECT)
 
 
-def decode_rooms(statuses: Iterable[ReplicaStatus], *, watermark: float) -> list[DecodeRoom]:
-    """What the replicas that decode can still take, above the share of blocks to be left free."""
+def decode_rooms(
+    statuses: Iterable[ReplicaStatus], *, watermark: float, gateway_id: str = ""
+) -> list[DecodeRoom]:
+    """What the replicas that decode can still take, above the share of blocks to be left free.
+
+    gateway_id: who asks; what other gateways have promised is taken off, its own promises it knows.
+    """
     return [
-        _decode_room(status, watermark)
+        _decode_room(status, watermark, gateway_id)
         for status in statuses
         if status.state is ReplicaState.ACTIVE and status.role != "prefill"
     ]
 
 
-def _decode_room(status: ReplicaStatus, watermark: float) -> DecodeRoom:
+def _decode_room(status: ReplicaStatus, watermark: float, gateway_id: str) -> DecodeRoom:
     if not status.max_num_seqs:
         # It has not made a step yet, so all of it is free; one request will tell how much that is.
         return DecodeRoom(status.replica_id, num_free_blocks=_UNKNOWN_BLOCKS, num_free_places=1)
+    others = [each for each in status.admissions if each.gateway_id != gateway_id]
+    kept_blocks = round(watermark * status.num_blocks) + sum(o.promised_blocks for o in others)
+    num_taken = status.num_running + status.num_waiting + sum(o.num_promised for o in others)
     return DecodeRoom(
         status.replica_id,
-        num_free_blocks=max(0, status.num_free_blocks - round(watermark * status.num_blocks)),
-        num_free_places=max(0, status.max_num_seqs - status.num_running - status.num_waiting),
+        num_free_blocks=max(0, status.num_free_blocks - kept_blocks),
+        num_free_places=max(0, status.max_num_seqs - num_taken),
     )
 
 

@@ -30,10 +30,16 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GatewayAdmission:
-    """How many tokens of work a replica has admitted from one gateway since it started."""
+    """How many tokens of work a replica has admitted from one gateway since it started.
+
+    num_promised, promised_blocks: places and blocks there that the gateway has promised to
+    requests which other replicas still compute the prompts of.
+    """
 
     gateway_id: str
     admitted_tokens_total: int
+    num_promised: int = 0
+    promised_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class ReplicaStatus:
     last_step: its newest step, None before the first. finished_total, generated_total: choices
     that ended normally, and tokens, since it started. fetch_token_s: seconds to fetch one token's
     KV instead of computing it, as measured there; 0.0 when it does not fetch.
-    admissions: what each gateway has had admitted, so that one can tell what the others send.
+    admissions: what each gateway has had admitted and has promised, so that one can tell what the
+    others send.
     """
 
     replica_id: str

@@ -68,6 +68,7 @@ class RequestRouter:
         self._policy = policy
         self._prefill_policy = prefill_policy or policy
         self._index = index if policy.uses_hits or prefill_policy else None
+        self.gateway_id = gateway_id
         self._book = ReplicaBook(gateway_id=gateway_id)
         self._reservations: dict[int, Reservation] = {}
         self._next_number = 0

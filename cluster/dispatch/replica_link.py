@@ -190,6 +190,10 @@ class ReplicaLink:
         """Tell the replica of a request that will be handed over to it."""
         self._client.expect_handoff(request, handoff)
 
+    def forget_handoff(self, request_id: str) -> None:
+        """Tell the replica that a request will not be handed over to it."""
+        self._client.forget_handoff(request_id)
+
     def send_metric_report(self, report: wire.MetricReport) -> None:
         """Let the other gateways of that replica know this gateway's figures."""
         self._client.send_metric_report(report)

@@ -118,11 +118,18 @@ class ServeDispatcher:
     def expect_handoff(self, replica_id: str, request: EngineRequest, handoff: HandoffIn) -> None:
         """Let a replica fetch the blocks of a request that will be handed over to it, as they come.
 
-        Whether it hears of that only decides how long the hand-off takes.
+        It also tells other gateways that room is promised there. Whether it hears of all that only
+        decides how long hand-offs take.
         """
         link = self._directory.link(replica_id)
         if link is not None:
             link.expect_handoff(request, handoff)
+
+    def forget_handoff(self, replica_id: str, request_id: str) -> None:
+        """Let a replica give to others what was promised to a request that will not come there."""
+        link = self._directory.link(replica_id)
+        if link is not None:
+            link.forget_handoff(request_id)
 
     def health(self) -> ClusterHealth:
         """What the last statuses and heartbeats say."""

@@ -27,8 +27,9 @@ class DecodePlace:
 
 
 class DecodePlaces:
-    """Promises of one gateway. What others promise shows in statuses once it is taken; until then
-    two gateways may promise the same room, and the later request waits in the engine's line.
+    """Promises of one gateway. What others promise shows in statuses a moment later; two gateways
+    that promise the same room within it fill it once, and the later request waits in the engine's
+    line.
 
     watermark: share of a replica's blocks that is never promised. max_in_flight: most promises at
     once for one replica.
@@ -75,9 +76,10 @@ class DecodePlaces:
         self, request: RoutingRequest, num_blocks: int, avoid: frozenset[str]
     ) -> DecodePlace | Unmeetable | None:
         statuses = self._router.statuses.values()
-        rooms = {
-            room.replica_id: room for room in decode_rooms(statuses, watermark=self._watermark)
-        }
+        found = decode_rooms(
+            statuses, watermark=self._watermark, gateway_id=self._router.gateway_id
+        )
+        rooms = {room.replica_id: room for room in found}
         roomy = {k for k, room in rooms.items() if self._credits.has_room(room, num_blocks)}
         others = frozenset(self._router.statuses.keys() - roomy) | avoid
         if not roomy - avoid:

@@ -154,6 +154,9 @@ class PairFeed:
     async def _clean_up(self) -> None:
         await self._do(self._handoff.on_client_gone())
         await self._close_prefill()
+        promised_id = self._place.replica_id
+        if self._decode is None or self._decode.replica_id != promised_id:
+            self._pairing.attempts.forget_handoff(promised_id, self._request.request_id)
         if self._decode is not None:
             await self._decode.close()
         self._pairing.places.give_back(self._place)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from cluster.replica.engine_supervisor import (
     HealthLimits,
     StartEngine,
 )
+from cluster.replica.handoff_promises import HandoffPromises
 from cluster.replica.kv_catalogue import KvCatalogue
 from cluster.replica.open_requests import Acknowledgement, OpenRequests
 from cluster.replica.replica_announcement import ReplicaAnnouncement, ReplicaRoute
@@ -26,7 +27,7 @@ from cluster.streams.token_stream_server import StreamBinding, StreamCallbacks, 
 from kvstore.store_stats import StoreStats
 from replicas.engine_info import EngineInfo
 from replicas.engine_stats import EngineStats
-from replicas.request import EngineRequest
+from replicas.request import EngineRequest, TokenEntry
 from replicas.step_output import StepOutput
 from router.prefixes.kv_events import KvSnapshot
 from router.replica_status import ReplicaRole
@@ -82,6 +83,7 @@ class ReplicaService:
         self._store_stats = store_stats
         self._metrics_task: asyncio.Task[None] | None = None
         self._requests = OpenRequests()
+        self._promises = HandoffPromises(clock=time.monotonic)
         self._stats = EngineStats()
         self._kv = KvCatalogue()
         self._is_closing = False
@@ -104,7 +106,8 @@ class ReplicaService:
                 on_finish_choice=self._engine.finish_choice,
                 on_gateway_lost=self._on_gateway_lost,
                 on_watch=self._engine.watch,
-                on_expect_handoff=self._engine.prefetch,
+                on_expect_handoff=self._expect_handoff,
+                on_forget_handoff=self._promises.end,
                 kv_snapshot=self._kv_snapshot,
             ),
         )
@@ -191,6 +194,7 @@ class ReplicaService:
     def _on_steps(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
             entries = self._requests.apply(output.entries)
+            self._keep_promises(output.entries)
             self._stats = output.stats
             self._metrics.on_step(output.stats)
             self._load.see(output.stats, output.entries)
@@ -198,6 +202,26 @@ class ReplicaService:
             events = self._kv.add(output.kv_events)
             self._stream.publish(entries, self._report(), events, output.view)
         self._note_idle()
+
+    def _keep_promises(self, entries: Iterable[TokenEntry]) -> None:
+        """Whoever has begun here is counted in the engine's own figures."""
+        for entry in entries:
+            if entry.token_ids or entry.handoff or entry.finish_reason:
+                self._promises.end(entry.request_id)
+
+    def _expect_handoff(self, gateway_id: str, request: EngineRequest) -> None:
+        assert request.handoff is not None, request.request_id
+        assert self._info is not None
+        self._engine.prefetch(request)
+        # As many as the gateway counts: what is known, the first token, and a block to go on.
+        num_tokens = len(request.prompt_token_ids) + 1
+        num_blocks = -(-num_tokens // self._info.block_size) + 1
+        self._promises.add(
+            gateway_id,
+            request.request_id,
+            num_blocks=num_blocks,
+            deadline_s=request.handoff.deadline_s,
+        )
 
     def _kv_snapshot(self) -> tuple[KvSnapshot, ...]:
         self._kv.begin(self._engine.epoch)
@@ -224,6 +248,7 @@ class ReplicaService:
             self._engine.cancel(*key)
         self._requests.drop(keys, reason="the gateway is gone")
         self._requests.forget_gateway(gateway_id)
+        self._promises.forget_gateway(gateway_id)
         self._note_idle()
 
     def _report(self) -> EngineReport:
@@ -232,7 +257,7 @@ class ReplicaService:
             outstanding_tokens=self._requests.outstanding_tokens,
             num_open_requests=len(self._requests),
             stats=self._totals.over(self._stats),
-            admissions=self._requests.admissions,
+            admissions=self._promises.added_to(self._requests.admissions),
             fetch_token_s=_fetch_token_s(self._stats),
         )
 

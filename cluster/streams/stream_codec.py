@@ -196,6 +196,8 @@ def encode_report(report: EngineReport) -> wire.Status:
             wire.GatewayAdmission(
                 gateway_id=admission.gateway_id,
                 admitted_tokens_total=admission.admitted_tokens_total,
+                num_promised=admission.num_promised,
+                promised_blocks=admission.promised_blocks,
             )
             for admission in report.admissions
         ],
@@ -211,7 +213,12 @@ def decode_report(message: wire.Status) -> EngineReport:
         num_open_requests=message.num_open_requests,
         stats=EngineStats(**{name: getattr(message.stats, name) for name in _STATS_FIELDS}),
         admissions=tuple(
-            GatewayAdmission(admission.gateway_id, admission.admitted_tokens_total)
+            GatewayAdmission(
+                admission.gateway_id,
+                admission.admitted_tokens_total,
+                admission.num_promised,
+                admission.promised_blocks,
+            )
             for admission in message.admissions
         ),
         fetch_token_s=message.fetch_token_s,

@@ -116,6 +116,12 @@ class TokenStreamClient:
             message = encode_expected_handoff(request, handoff)
             self._outgoing.put_nowait(wire.GatewayMessage(expect_handoff=message))
 
+    def forget_handoff(self, request_id: str) -> None:
+        """Tell the replica that a request will not be handed over to it; lost with the stream."""
+        if self._is_up:
+            message = wire.ForgetHandoff(request_id=request_id)
+            self._outgoing.put_nowait(wire.GatewayMessage(forget_handoff=message))
+
     def watch(self, seconds: float) -> None:
         """Ask for views for so long from now on; not kept for later while the stream is down."""
         if self._is_up:

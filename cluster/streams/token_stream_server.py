@@ -66,8 +66,8 @@ class StreamCallbacks:
     heartbeat: the replica's state now. on_finish_choice: request id, attempt, choice.
     on_gateway_lost: a gateway stayed away; whatever it has open should end.
     on_watch: somebody watches at a gateway, for so many seconds from now on.
-    kv_snapshot: all that the prefix cache can find now. on_expect_handoff: a request will be handed
-    over to this replica.
+    kv_snapshot: all that the prefix cache can find now. on_expect_handoff: a gateway will have a
+    request handed over to this replica. on_forget_handoff: the request of that id will not come.
     """
 
     heartbeat: Callable[[], Heartbeat]
@@ -75,7 +75,8 @@ class StreamCallbacks:
     on_gateway_lost: Callable[[str], None]
     on_watch: Callable[[float], None]
     kv_snapshot: Callable[[], tuple[KvSnapshot, ...]]
-    on_expect_handoff: Callable[[EngineRequest], None]
+    on_expect_handoff: Callable[[str, EngineRequest], None]
+    on_forget_handoff: Callable[[str], None]
 
 
 class TokenStreamServer:
@@ -310,7 +311,9 @@ class TokenStreamServer:
             elif kind == "ask_kv_snapshot":
                 self._send_kv_snapshot(session)
             elif kind == "expect_handoff":
-                self._expect_handoff(message.expect_handoff)
+                self._expect_handoff(session, message.expect_handoff)
+            elif kind == "forget_handoff":
+                self._callbacks.on_forget_handoff(message.forget_handoff.request_id)
 
     def _send_kv_snapshot(self, session: GatewaySession) -> None:
         session.hears_kv_events = True
@@ -318,13 +321,13 @@ class TokenStreamServer:
         session.outbox.add_kv_snapshot(self._callbacks.kv_snapshot(), report)
         session.wake.set()
 
-    def _expect_handoff(self, message: wire.ExpectHandoff) -> None:
+    def _expect_handoff(self, session: GatewaySession, message: wire.ExpectHandoff) -> None:
         try:
             request = decode_expected_handoff(message)
         except ValueError as error:
             log.warning("expected handoff makes no sense: %s", error)
             return
-        self._callbacks.on_expect_handoff(request)
+        self._callbacks.on_expect_handoff(session.gateway_id, request)
 
     def _watch(self, session: GatewaySession, seconds: float) -> None:
         bounded_s = min(max(seconds, 0.0), MAX_WATCH_S)

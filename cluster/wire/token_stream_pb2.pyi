@@ -62,6 +62,7 @@ class GatewayMessage(_message.Message):
     WATCH_FIELD_NUMBER: _builtins.int
     ASK_KV_SNAPSHOT_FIELD_NUMBER: _builtins.int
     EXPECT_HANDOFF_FIELD_NUMBER: _builtins.int
+    FORGET_HANDOFF_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -74,6 +75,8 @@ class GatewayMessage(_message.Message):
     def ask_kv_snapshot(self) -> Global___AskKvSnapshot: ...
     @_builtins.property
     def expect_handoff(self) -> Global___ExpectHandoff: ...
+    @_builtins.property
+    def forget_handoff(self) -> Global___ForgetHandoff: ...
     def __init__(
         self,
         *,
@@ -83,12 +86,13 @@ class GatewayMessage(_message.Message):
         watch: Global___Watch | None = ...,
         ask_kv_snapshot: Global___AskKvSnapshot | None = ...,
         expect_handoff: Global___ExpectHandoff | None = ...,
+        forget_handoff: Global___ForgetHandoff | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "forget_handoff", b"forget_handoff", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_kv_snapshot", b"ask_kv_snapshot", "expect_handoff", b"expect_handoff", "finish_choice", b"finish_choice", "forget_handoff", b"forget_handoff", "hello", b"hello", "kind", b"kind", "metric_report", b"metric_report", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch", "ask_kv_snapshot", "expect_handoff"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "finish_choice", "metric_report", "watch", "ask_kv_snapshot", "expect_handoff", "forget_handoff"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -116,7 +120,8 @@ Global___AskKvSnapshot: _TypeAlias = AskKvSnapshot  # noqa: Y015
 @_typing.final
 class ExpectHandoff(_message.Message):
     """A request is being computed on a prefill replica and will be handed over to this one: fetch its
-    blocks as they come, for so many seconds at most.
+    blocks as they come, and let other gateways know that room here is promised, for so many seconds
+    at most.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -150,6 +155,27 @@ class ExpectHandoff(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExpectHandoff: _TypeAlias = ExpectHandoff  # noqa: Y015
+
+@_typing.final
+class ForgetHandoff(_message.Message):
+    """That request will not come here after all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetHandoff: _TypeAlias = ForgetHandoff  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -423,17 +449,24 @@ class GatewayAdmission(_message.Message):
 
     GATEWAY_ID_FIELD_NUMBER: _builtins.int
     ADMITTED_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    NUM_PROMISED_FIELD_NUMBER: _builtins.int
+    PROMISED_BLOCKS_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     admitted_tokens_total: _builtins.int
+    num_promised: _builtins.int
+    """What it has promised to hand-offs that are under way."""
+    promised_blocks: _builtins.int
     def __init__(
         self,
         *,
         gateway_id: _builtins.str = ...,
         admitted_tokens_total: _builtins.int = ...,
+        num_promised: _builtins.int = ...,
+        promised_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_tokens_total", b"admitted_tokens_total", "gateway_id", b"gateway_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_tokens_total", b"admitted_tokens_total", "gateway_id", b"gateway_id", "num_promised", b"num_promised", "promised_blocks", b"promised_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

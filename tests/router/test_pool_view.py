@@ -7,7 +7,7 @@ import pytest
 from router.decode_credits import DecodeRoom
 from router.pace import Pace
 from router.pool_view import busy_tokens_per_s, decode_rooms, pool_load
-from router.replica_status import ReplicaState, ReplicaStatus
+from router.replica_status import GatewayAdmission, ReplicaState, ReplicaStatus
 
 PACE = Pace(decode_base_s=0.02, decode_row_s=0.001, prefill_token_s=0.001)
 DECODE = ReplicaStatus(
@@ -26,6 +26,14 @@ PREFILL = replace(DECODE, replica_id="p0", role="prefill", num_waiting_tokens=10
 
 def test_room_leaves_the_watermark_and_counts_those_that_wait():
     assert decode_rooms([DECODE, PREFILL], watermark=0.1) == [DecodeRoom("d0", 30, 14)]
+
+
+def test_what_other_gateways_have_promised_is_not_promised_again():
+    admissions = (GatewayAdmission("g", 0, 2, 7), GatewayAdmission("h", 0, 3, 9))
+    status = replace(DECODE, admissions=admissions)
+    assert decode_rooms([status], watermark=0.1, gateway_id="g") == [DecodeRoom("d0", 21, 11)]
+    full = replace(DECODE, admissions=(GatewayAdmission("h", 0, 99, 999),))
+    assert decode_rooms([full], watermark=0.1, gateway_id="g") == [DecodeRoom("d0", 0, 0)]
 
 
 @pytest.mark.parametrize("state", [ReplicaState.SUSPECT, ReplicaState.DRAINING])

@@ -67,7 +67,8 @@ class Side:
     port: int
     finished: list[tuple[str, int, int]]
     lost: list[str]
-    expected: list[EngineRequest]
+    expected: list[tuple[str, EngineRequest]]
+    forgotten: list[str]
     position: int = 0
 
     def say(self, *token_ids: int, gateway: str = "g") -> None:
@@ -80,7 +81,8 @@ class Side:
 async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[Side]:
     finished: list[tuple[str, int, int]] = []
     lost: list[str] = []
-    expected: list[EngineRequest] = []
+    expected: list[tuple[str, EngineRequest]] = []
+    forgotten: list[str] = []
     server = TokenStreamServer(
         replica_id="a",
         incarnation=incarnation,
@@ -92,13 +94,14 @@ async def a_side(incarnation: str = "one", **binding: object) -> AsyncIterator[S
             on_finish_choice=lambda *what: finished.append(what),
             on_gateway_lost=lost.append,
             on_watch=lambda seconds: None,
-            on_expect_handoff=expected.append,
+            on_expect_handoff=lambda gateway_id, request: expected.append((gateway_id, request)),
+            on_forget_handoff=forgotten.append,
             kv_snapshot=lambda: SNAPSHOT,
         ),
     )
     port = await server.start()
     try:
-        yield Side(server, port, finished, lost, expected)
+        yield Side(server, port, finished, lost, expected, forgotten)
     finally:
         await server.close("test over")
 
@@ -251,9 +254,12 @@ async def test_a_replica_hears_of_a_request_that_will_be_handed_over_to_it():
         await until(heard(ear, "open"))
         client.expect_handoff(asked, handoff)
         await until(lambda: bool(side.expected))
-        (told,) = side.expected
+        ((gateway_id, told),) = side.expected
+        assert gateway_id == "g"
         assert (told.request_id, told.root, told.handoff) == ("r", b"r" * 32, handoff)
         assert told.prompt_token_ids == (1, 2, 3, 4)
+        client.forget_handoff("r")
+        await until(lambda: side.forgotten == ["r"])
 
 
 async def test_a_reader_that_stops_gets_everything_later_in_few_messages():
