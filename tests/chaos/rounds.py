@@ -90,15 +90,21 @@ async def one_round(
         await until(lambda: everybody_decodes(directory), timeout_s=PATIENCE_S)
         await fault.happen(service, rng)
         fault.repair(service)
-        over_at = time.monotonic()
+        recovering = asyncio.create_task(seconds_until_whole(service, directory))
         await asyncio.sleep(TAIL_S)
     finally:
         load.stop()
         await asking
         outcomes = await load.outcomes()
-    await whole_again(service, directory)
-    note(tally, outcomes, time.monotonic() - over_at)
+    note(tally, outcomes, await recovering)
     return outcomes
+
+
+async def seconds_until_whole(service: Service, directory: ReplicaDirectory) -> float:
+    """From now on."""
+    began_at = time.monotonic()
+    await whole_again(service, directory)
+    return time.monotonic() - began_at
 
 
 def everybody_decodes(directory: ReplicaDirectory) -> bool:

@@ -199,10 +199,11 @@ async def watched(service: Service) -> AsyncIterator[ReplicaDirectory]:
 
 def is_whole(service: Service, directory: ReplicaDirectory) -> bool:
     """Whether every gateway and every replica is there."""
+    # What is quickly known first.
     return (
-        len(service.gateways) == NUM_GATEWAYS
+        directory.health().num_replicas == len(directory.links) == service.num_replicas
+        and len(service.gateways) == NUM_GATEWAYS
         and len(service.cores) == len(service.replicas) == service.num_replicas
-        and directory.health().num_replicas == len(directory.links) == service.num_replicas
     )
 
 
