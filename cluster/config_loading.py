@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cluster import settings
+from cluster import settings, speculative_config
 from cluster.config import ClusterConfig
 from cluster.settings import Given, Givens, Setting, SettingError
 
@@ -63,6 +63,12 @@ def add_flags(parser: argparse.ArgumentParser, *, only: str = "") -> None:
     """
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    parser.add_argument(
+        speculative_config.FLAG,
+        metavar="JSON",
+        help="the settings of engine.scheduler.speculation as vLLM has them, such as "
+        '{"method": "ngram", "num_speculative_tokens": 4}',
+    )
     for setting in public_settings():
         if not setting.dotted.startswith(only):
             continue
@@ -89,6 +95,8 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str]) -> Clus
     if file:
         givens |= from_toml(Path(str(file)))
     givens |= from_environment(environ)
+    if flags.get("speculative_config") is not None:
+        givens |= speculative_config.from_speculative_config(str(flags["speculative_config"]))
     givens |= from_flags(flags)
     return settings.build(ClusterConfig(), givens)
 

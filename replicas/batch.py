@@ -20,9 +20,10 @@ UNRESOLVED = -1
 
 
 class SampleSpec(NamedTuple):
-    """One row that samples: `row` in the batch, and all that its random number depends on.
+    """A token to sample: `row` in the batch, and all that its random number depends on.
 
-    position: index in the whole request (prompt and output) of the token to be sampled.
+    position: index in the whole request (prompt and output) of the token to be sampled; it follows
+    the row's last token, or (speculation) one before that.
     forbid_end: end tokens may not be sampled (min_tokens not reached, or never: ignore_eos does
     not need it, since an ignored end token is an ordinary token).
     """
@@ -70,7 +71,8 @@ class Batch:
     context_lens: [R] int32, tokens of row r whose K and V are present after this step's writes.
     block_tables: [R, B] int32, row r uses its first ceil(context_lens[r] / block_size) entries.
     slots: [R] int32, a number below max_num_seqs that a request keeps while it runs.
-    samples: rows that sample a token, in row order.
+    samples: tokens to sample, in the order of rows and of positions within a row. A row that has
+        several carries guesses, and no UNRESOLVED token of a later batch stands for its last one.
     moves: block contents to move before anything of this step is computed, in this order. A batch
         may consist of them alone (R = T = 0).
     """
@@ -95,6 +97,13 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens in this step, over all rows."""
         return len(self.token_ids)
+
+    def sampled_after(self) -> Int64Array:
+        """[S] int64: where in the flat batch the token before each sampled one lies, ascending."""
+        rows = np.fromiter((sample.row for sample in self.samples), dtype=np.int64)
+        positions = np.fromiter((sample.position for sample in self.samples), dtype=np.int64)
+        places: Int64Array = self.query_start[rows + 1] - self.context_lens[rows] + positions - 1
+        return places
 
 
 @dataclass(frozen=True, slots=True)

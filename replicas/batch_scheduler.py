@@ -16,6 +16,7 @@ from replicas.memory.request_memory import FoundPrefix, RequestMemory
 from replicas.request import FinishReason
 from replicas.request_state import RequestState
 from replicas.scheduler_totals import SchedulerTotals
+from replicas.speculation.speculation import Speculation
 from replicas.step_plan import PlannedStep, StepPlan
 from replicas.victims import choose_victim
 
@@ -32,7 +33,8 @@ class BatchScheduler:
 
     It plans step k + 1 while step k may still be computed: tokens that step k samples count as
     known but unresolved. Batches must be computed in the order in which they were planned.
-    tiers: what keeps blocks beyond the device.
+    A step with guesses is the exception: what comes after it depends on how many of them hold.
+    tiers: what keeps blocks beyond the device. speculation: who guesses.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class BatchScheduler:
         queue: AdmissionQueue,
         allocator: BlockAllocator,
         tiers: TierSetup,
+        speculation: Speculation,
     ) -> None:
+        self.speculation = speculation
         self.totals = SchedulerTotals()
         self._config = config
         self._queue = queue
@@ -68,8 +72,12 @@ class BatchScheduler:
         if self._allocator.num_free < self._config.watermark_blocks:
             self.totals.low_watermark_steps += 1
         self.tiers.begin(self._step + 1)
+        num_moves = len(self._memory.moves)
         for request in self.tiers.handoffs.plan(step=self._step + 1):
             self.park(request)
+        if len(self._memory.moves) > num_moves:
+            # Alone: another engine waits for these blocks, and a step may take long.
+            return self._seal(plan)
         self.tiers.look_ahead(self._queue, now)
         prefills = self._plan_decodes(plan)
         self._plan_prefills(plan, prefills)
@@ -82,14 +90,27 @@ class BatchScheduler:
             # After a preemption nobody comes in: it would take the room that was just made.
             self._plan_admissions(plan, now)
         self._make_way(plan, now)
+        self._plan_guesses(plan)
+        if not len(plan) and not self._memory.moves:
+            return None
+        return self._seal(plan)
+
+    def _seal(self, plan: StepPlan) -> PlannedStep:
         moves = self._memory.take_moves()
         self.totals.copied_blocks = self._memory.num_copied_blocks
-        if not len(plan) and not moves:
-            return None
         self._step += 1
         planned = plan.seal(self._step, self._memory.tables, self._config.block_size, moves)
         self.totals.computed_prompt_tokens += planned.num_prompt_tokens
         return planned
+
+    def verify(self, request: RequestState, draft: Sequence[int], sampled: Sequence[int]) -> int:
+        """Of a computed step's guesses those that hold; nothing is left of the others."""
+        num_accepted = self.speculation.verify(request, draft, sampled)
+        num_rejected = len(draft) - num_accepted
+        request.num_unresolved -= num_rejected
+        request.num_planned -= num_rejected
+        self._memory.shrink(request)
+        return num_accepted
 
     def append_token(self, request: RequestState, token_id: int) -> None:
         """A sampled token of a computed step becomes known."""
@@ -139,6 +160,7 @@ class BatchScheduler:
         """
         assert request.finish_reason is None, "a request ends once"
         unwanted = self.tiers.ending(request, now)
+        self.speculation.forget(request)
         if request.is_parked:
             request.is_parked = False
         elif request.slot is None:
@@ -223,6 +245,31 @@ class BatchScheduler:
             plan.add(request, count)
             self._publish(request, request.num_planned + count)
 
+    def _plan_guesses(self, plan: StepPlan) -> None:
+        """Guesses take what budget and blocks the others have left, and nobody's place."""
+        if not self.speculation.is_on:
+            return
+        requests = [each for each, count in plan.rows() if count == 1 and _may_guess(each)]
+        depths = self.speculation.depths(
+            requests, num_tokens=plan.num_tokens, most=plan.budget_left
+        )
+        if self.speculation.must_wait(depths):
+            plan.decides_next = True
+            return
+        for request, depth in tuple(depths.items()):
+            if self._memory.has_spare_room(request, 1 + depth):
+                self._memory.grow(request, 1 + depth)
+            else:
+                del depths[request]
+        if not depths:
+            return
+        drafts = self.speculation.draft(depths)
+        for request in depths:
+            if request in drafts:
+                plan.guess(request, drafts[request])
+            else:
+                self._memory.shrink(request, 1)
+
     # Admission.
 
     def _waits_for_token(self, request: RequestState) -> bool:
@@ -298,3 +345,17 @@ class BatchScheduler:
     def _release(self, request: RequestState) -> None:
         self._memory.release(request)
         del self._running[request]
+
+
+def _may_guess(request: RequestState) -> bool:
+    """Whether its row's token is the last one that is known or coming, and nobody shares its tail.
+
+    Whose next token depends on more than the tokens before it (a mask, a search) cannot have
+    several sampled at once.
+    """
+    return (
+        request.num_missing == 1
+        and request.num_unresolved <= 1
+        and not request.has_shared_tail
+        and not request.origin.sampling.needs_last_token
+    )

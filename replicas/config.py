@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from replicas.speculation.config import SpeculationConfig
+
 Role = Literal["mixed", "prefill", "decode"]
 Dtype = Literal["auto", "bfloat16", "float32"]
 KvCacheDtype = Literal["auto", "bf16", "int8", "fp8"]
@@ -57,6 +59,7 @@ class SchedulerConfig:
         allows.
     async_scheduling: plan step k + 1 while step k runs (NanoFlow); off, each step is planned
         when the last one has ended.
+    speculation: whether tokens are guessed, and who guesses them.
     """
 
     block_size: int = 16
@@ -78,6 +81,7 @@ class SchedulerConfig:
     preemption_mode: PreemptionMode = "auto"
     store_write_back: WriteBackPolicy = "on_second_use"
     num_host_slots: int = 0
+    speculation: SpeculationConfig = SpeculationConfig()
 
     def __post_init__(self) -> None:
         _at_least(1, block_size=self.block_size, num_blocks=self.num_blocks)

@@ -1,7 +1,6 @@
 """Conducts the five jobs of a serving engine: admit, allocate, batch, run, stream (lecture 10)."""
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from replicas.batch_scheduler import BatchScheduler
 from replicas.beam_run import BeamRun, with_candidates
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
+from replicas.drafter_choice import drafter_of
 from replicas.engine_commands import (
     Cancel,
     ClearCache,
@@ -24,16 +24,18 @@ from replicas.engine_commands import (
 )
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView, ViewRecorder, step_rows
+from replicas.held_events import HeldEvents
 from replicas.memory.block_tiers import TierSetup
 from replicas.policies import waiting_order
 from replicas.policies.eviction import eviction_order
 from replicas.private_root import with_private_root
-from replicas.request import EngineRequest, FinishReason, KvEvent, Refusal, RefusalReason
+from replicas.request import EngineRequest, FinishReason, Refusal, RefusalReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
+from replicas.speculation.speculation import Speculation
 from replicas.stats_recorder import StatsRecorder
 from replicas.step_output import StepOutput
-from replicas.step_pipeline import InlinePipeline, StepInFlight, StepPipeline, ThreadedPipeline
+from replicas.step_pipeline import StepInFlight, pipeline_of
 from replicas.token_stream import TokenStream, end_of, logprob_of
 
 log = logging.getLogger(__name__)
@@ -82,17 +84,19 @@ class Engine:
         tiers = tiers or TierSetup.without_store(
             block_size=config.block_size, block_bytes=1, clock=clock
         )
-        self._scheduler = BatchScheduler(config, self._queue, self._allocator, tiers)
-        self._pipeline: StepPipeline = (
-            ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"))
-            if config.async_scheduling
-            else InlinePipeline(runner)
+        self._pipeline = pipeline_of(runner, thread, is_threaded=config.async_scheduling)
+        self._speculation = Speculation(
+            config.speculation, drafter_of(config, runner, self._pipeline, clock)
+        )
+        self._scheduler = BatchScheduler(
+            config, self._queue, self._allocator, tiers, self._speculation
         )
         self._stream = TokenStream()
         self._view = ViewRecorder(clock)
         self._live: dict[str, _Live] = {}
-        self._held_events: deque[tuple[int, tuple[KvEvent, ...]]] = deque()
+        self._events = HeldEvents()
         self._planned_step = 0
+        self._computed_step = 0
         self._tokens_per_s = 0.0
         self._has_news = False
         self._recorder = StatsRecorder(self._scheduler, self._queue, self._allocator, config)
@@ -120,6 +124,8 @@ class Engine:
         Raises whatever the runner raised; the engine is of no use after that.
         """
         self._pipeline.wait_for_planning_time()
+        # A step with guesses says only at its end what the next one has to compute.
+        done = self._take() if self._pipeline.decides_next else None
         started = self._clock()
         self._admit(self.inbox.drain(), started)
         planned = self._scheduler.next_batch(started)
@@ -127,10 +133,12 @@ class Engine:
         if planned is not None:
             self._planned_step = planned.batch.step
             self._pipeline.start(planned)
-        self._hold_events()
-        done = None
+        if done is not None:
+            self._speculation.note_overhead(done.commit_s + self._clock() - started)
+        # They wait for the step that computes their blocks.
+        self._events.hold(self._allocator.drain_events(), step=self._planned_step)
         if self._pipeline.num_in_flight and (planned is None or self._pipeline.is_full):
-            done = self._pipeline.take()
+            done = self._take()
         return self._deliver(done, plan_s=planned_at - started)
 
     def run_until_idle(self) -> list[StepOutput]:
@@ -267,12 +275,21 @@ class Engine:
 
     # Stream.
 
+    def _take(self) -> StepInFlight:
+        """A step's result, taken in."""
+        done = self._pipeline.take()
+        self._computed_step = done.planned.batch.step
+        started = self._clock()
+        self._commit(done, started)
+        done.commit_s = self._clock() - started
+        return done
+
     def _deliver(self, done: StepInFlight | None, *, plan_s: float) -> StepOutput | None:
         started = self._clock()
-        if done is not None:
-            self._commit(done, started)
         entries = self._stream.drain()
-        events = self._release_events(done)
+        is_idle = self._pipeline.num_in_flight == 0
+        computed_step = self._planned_step if is_idle else self._computed_step
+        events = self._events.release(computed_step=computed_step)
         view = self._take_view(done) if self._view.is_watching else None
         # An output counts as a step to whoever judges progress, so one without a step is due only
         # when there is nothing to do.
@@ -281,7 +298,8 @@ class Engine:
         if done is None and not entries and not events and view is None and not has_news:
             return None
         now = self._clock()
-        stats = self._recorder.record(done, now, plan_s=plan_s, deliver_s=now - started)
+        deliver_s = now - started + (done.commit_s if done is not None else 0.0)
+        stats = self._recorder.record(done, now, plan_s=plan_s, deliver_s=deliver_s)
         return StepOutput(stats, entries, events, view)
 
     def _take_view(self, done: StepInFlight | None) -> EngineView | None:
@@ -300,28 +318,48 @@ class Engine:
         if self._view.is_watching:
             rows = step_rows(done.planned)
             self._view.note_step(rows, started_at=now - done.run_s, ended_at=now)
-        token_ids = done.sampled.token_ids.tolist()
-        for index, state in enumerate(done.planned.sampling):
-            token_id = token_ids[index]
+        self._speculation.note_step(batch.num_tokens, seconds=done.run_s - done.sampled.move_s)
+        first = 0
+        for state in done.planned.sampling:
+            draft = done.planned.drafts.get(state, ())
             if state.finish_reason is not None:
-                continue
-            if state.sampling.beam is not None:
-                self._commit_beam(state, done.sampled, index, now)
-                continue
-            self._scheduler.append_token(state, token_id)
-            if state.timeline.first_token_at is None:
-                state.mark(first_token_at=now)
-                if self._view.is_watching:
-                    self._view.note_first_token(state, now)
-            end = end_of(state, token_id, self._end_token_ids)
-            if end is not None:
-                self._end(state, end, now)
-            logprob = logprob_of(done.sampled, index, state.origin.sampling.num_logprobs)
-            self._stream.token(state, token_id, end, logprob)
-        rate = batch.num_tokens / max(done.run_s, 1e-9)
+                pass
+            elif state.sampling.beam is not None:
+                self._commit_beam(state, done.sampled, first, now)
+            else:
+                self._commit_tokens(state, draft, done.sampled, first, now)
+            first += 1 + len(draft)
+        rate = (batch.num_tokens - done.planned.num_draft_tokens) / max(done.run_s, 1e-9)
         self._tokens_per_s += (rate - self._tokens_per_s) * (
             RATE_SMOOTHING if self._tokens_per_s else 1.0
         )
+
+    def _commit_tokens(
+        self, state: RequestState, draft: tuple[int, ...], sampled: Sampled, first: int, now: float
+    ) -> None:
+        """A choice goes on by a token, and by the guesses before it that hold; or ends with one."""
+        token_ids = sampled.token_ids[first : first + 1 + len(draft)].tolist()
+        if draft:
+            del token_ids[1 + self._scheduler.verify(state, draft, token_ids) :]
+        end: FinishReason | None = None
+        for num_taken, token_id in enumerate(token_ids, start=1):
+            self._scheduler.append_token(state, token_id)
+            end = end_of(state, token_id, self._end_token_ids)
+            if end is not None:
+                del token_ids[num_taken:]
+                break
+        if state.timeline.first_token_at is None:
+            state.mark(first_token_at=now)
+            if self._view.is_watching:
+                self._view.note_first_token(state, now)
+        if end is not None:
+            self._end(state, end, now)
+        num_logprobs = state.origin.sampling.num_logprobs
+        found = (
+            logprob_of(sampled, first + index, num_logprobs) for index in range(len(token_ids))
+        )
+        logprobs = tuple(each for each in found if each is not None)
+        self._stream.tokens(state, token_ids, end, logprobs)
 
     def _commit_beam(self, state: RequestState, sampled: Sampled, sample: int, now: float) -> None:
         """A beam's step was computed; the search goes on, or is over, when all of them are."""
@@ -351,21 +389,3 @@ class Engine:
         live = self._live[state.origin.request_id]
         if all(choice.finish_reason is not None for choice in live.choices):
             del self._live[state.origin.request_id]
-
-    def _hold_events(self) -> None:
-        """Cache events wait for the step that computes their blocks."""
-        events = self._allocator.drain_events()
-        if events:
-            self._held_events.append((self._planned_step, events))
-
-    def _release_events(self, done: StepInFlight | None) -> tuple[KvEvent, ...]:
-        if self._pipeline.num_in_flight == 0:
-            computed_step = self._planned_step
-        elif done is not None:
-            computed_step = done.planned.batch.step
-        else:
-            return ()
-        released: list[KvEvent] = []
-        while self._held_events and self._held_events[0][0] <= computed_step:
-            released.extend(self._held_events.popleft()[1])
-        return tuple(released)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from replicas.memory.tier_stats import TierStats
+from replicas.speculation.stats import SpeculationStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class EngineStats:
     copied_blocks_total: blocks that were copied before a write, since others could read them.
     plan_s, run_s, deliver_s: parts of the last step; plan covers scheduler and allocator.
     tiers: host memory and the store below; stays with the replica, whose metrics tell of it.
+    speculation: what guessing tokens has tried and gained; likewise.
     """
 
     step: int = 0
@@ -53,6 +55,7 @@ class EngineStats:
     refused_total: int = 0
     num_low_watermark_steps_total: int = 0
     tiers: TierStats = TierStats()
+    speculation: SpeculationStats = SpeculationStats()
     forks_total: int = 0
     copied_blocks_total: int = 0
 

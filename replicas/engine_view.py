@@ -185,7 +185,7 @@ def step_rows(planned: PlannedStep) -> Iterable[StepRow]:
         planned.requests, batch.slots.tolist(), counts, batch.context_lens.tolist(), strict=True
     ):
         is_new = context - count < request.num_prompt_tokens
-        if not is_new and count == 1:
+        if request in planned.drafts or (not is_new and count == 1):
             kind = RowKind.DECODE
         else:
             kind = RowKind.PREFILL if not request.num_preemptions else RowKind.RECOMPUTE

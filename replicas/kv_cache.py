@@ -73,10 +73,12 @@ def size_kv_cache(
     *,
     max_model_len: int,
     device: torch.device,
+    beside_bytes: int = 0,
 ) -> KvCacheSize:
     """How many blocks there will be: as overridden, or as many as the memory for them holds.
 
-    max_model_len: longest context that the model was made for. ValueError if not one block fits.
+    max_model_len: longest context that the model was made for. beside_bytes: what a small model
+    keeps with each block. ValueError if not one block fits.
     """
     size = config.scheduler.block_size
     bytes_each = block_bytes(model, size, dtype)
@@ -84,7 +86,7 @@ def size_kv_cache(
         num_blocks, why = config.num_blocks_override, "num_blocks_override"
     else:
         room_bytes, why = _room_bytes(config, device)
-        num_blocks = room_bytes // bytes_each
+        num_blocks = room_bytes // (bytes_each + beside_bytes)
         if num_blocks < 1:
             raise ValueError(
                 f"kv cache: {room_bytes} bytes ({why}) hold no block of {bytes_each} bytes; raise "

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,6 +27,8 @@ from replicas.models.weights import Checkpoint, choose_dtype, load_weights
 from replicas.request import SamplingParams
 from replicas.runner import NearlyDone
 from replicas.sampler import Sampler
+from replicas.speculation.draft_batch import DraftBatch
+from replicas.speculation.draft_model import DraftModel, draft_block_bytes, prepared_draft
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class ModelRunner:
             config.kernels, dtype, deterministic=config.deterministic, cache_dtype=kept_as
         )
         device = kernels.device
+        draft = prepared_draft(config)
         arithmetic = _arithmetic(kernels, dtype)
         if wrap_kernels is not None:
             kernels = wrap_kernels(kernels)
@@ -69,7 +72,12 @@ class ModelRunner:
             shown = progress or StartUpProgress(is_shown=False)
             weights = load_weights(model, checkpoint, kernels, dtype, shown)
             size = size_kv_cache(
-                model, config, kept_as, max_model_len=prepared.max_model_len, device=device
+                model,
+                config,
+                kept_as,
+                max_model_len=prepared.max_model_len,
+                device=device,
+                beside_bytes=draft_block_bytes(draft, config) if draft else 0,
             )
             rotary = RotaryTable(
                 model.rope,
@@ -82,6 +90,7 @@ class ModelRunner:
         cache = allocate(model, size, kept_as, device)
         self._caches = cache.layers
         self._copier = BlockCopier(cache)
+        self._draft = DraftModel(draft, prepared, config, size) if draft else None
         fingerprint = prepared.fingerprint
         if config.deterministic:
             # Blocks that are equal bit for bit must not meet those that are equal up to rounding.
@@ -141,6 +150,12 @@ class ModelRunner:
         self._last_tokens.index_copy_(0, slots, tokens)
         return with_logprobs(tokens, logits, batch.samples)
 
+    def draft(self, batch: DraftBatch) -> Sequence[Sequence[int]]:
+        """[R]: guesses of the small model, which the settings must name."""
+        assert self._draft is not None, "speculative_method is not draft_model"
+        guesses: list[list[int]] = self._draft.guesses(batch).tolist()
+        return guesses
+
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
         """What `run` samples from: [len(batch.samples), vocab] float32."""
@@ -163,6 +178,7 @@ class ModelRunner:
         """Release the KV cache and the weights."""
         self._caches.clear()
         self._copier.close()
+        self._draft = None
         with suppress(AttributeError):
             del self._decoder
         if self._device.type == "cuda":

@@ -19,7 +19,8 @@ from replicas.request import EngineRequest, FinishReason, SamplingParams, Timeli
 class RequestState:
     """One choice: its tokens, its blocks and its place. Mutated by the scheduler alone.
 
-    tokens: known token ids. num_unresolved: tokens that batches in flight will add to them.
+    tokens: known token ids. num_unresolved: tokens that batches in flight will add to them, at
+    most: guesses may turn out wrong.
     num_planned: tokens whose K and V are present once the batches in flight have run.
     max_known: known tokens at which the choice ends by length.
     blocks: block ids in order. names: block hashes of the full blocks known so far.

@@ -1,9 +1,10 @@
 """The protocol between the engine and whatever computes a batch: a model, or a stand-in for one."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from replicas.batch import Batch, Sampled
+from replicas.speculation.draft_batch import DraftBatch
 
 NearlyDone = Callable[[], None]
 
@@ -26,4 +27,13 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Release memory and threads; no call comes after this one."""
+        ...
+
+
+@runtime_checkable
+class CanDraft(Protocol):
+    """A runner that has a small model beside its own, for guesses."""
+
+    def draft(self, batch: DraftBatch) -> Sequence[Sequence[int]]:
+        """[R]: for each row at least as many guesses as it asks for; between two batches."""
         ...

@@ -1,7 +1,7 @@
 """A runner without a model: tokens from arithmetic, time from a cost model."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,22 +104,23 @@ class SimulatedRunner:
             self._sleep(self._cost.of(batch))
         for move in batch.moves:
             self._move(move)
-        ends = [self._extend_row(batch, row) for row in range(batch.num_rows)]
+        digests = [each for row in range(batch.num_rows) for each in self._extend_row(batch, row)]
+        before = [digests[place] for place in batch.sampled_after()]
         nearly_done()
         tokens = []
-        for sample in batch.samples:
-            mixed = _mix(ends[sample.row] ^ _mix(sample.sampling.seed + 31 * sample.choice))
+        for digest, sample in zip(before, batch.samples, strict=True):
+            mixed = _mix(digest ^ _mix(sample.sampling.seed + 31 * sample.choice))
             token = _mix(mixed + sample.position) % self._vocab_size
             self._last_tokens[int(batch.slots[sample.row])] = token
             tokens.append(token)
         token_ids = np.array(tokens, dtype=np.int64)
-        return replace(self._with_logprobs(batch, ends, token_ids), move_s=move_s)
+        return replace(self._with_logprobs(batch, before, token_ids), move_s=move_s)
 
     def close(self) -> None:
         """Let go of the host buffer."""
         self._host = None
 
-    def _with_logprobs(self, batch: Batch, ends: list[int], token_ids: Int64Array) -> Sampled:
+    def _with_logprobs(self, batch: Batch, before: list[int], token_ids: Int64Array) -> Sampled:
         """A distribution over the vocabulary that depends on the prefix alone, for who asks."""
         counts = [sample.sampling.num_logprobs for sample in batch.samples]
         asked = [count for count in counts if count is not None]
@@ -131,7 +132,7 @@ class SimulatedRunner:
         tops = np.full((len(counts), width), np.nan, dtype=np.float32)
         for row, sample in enumerate(batch.samples):
             if sample.sampling.num_logprobs is not None:
-                own = _distribution(ends[sample.row], self._vocab_size)
+                own = _distribution(before[row], self._vocab_size)
                 top_ids[row] = np.argsort(-own, kind="stable")[:width]
                 logprobs[row], tops[row] = own[token_ids[row]], own[top_ids[row]]
         if not width:
@@ -151,7 +152,8 @@ class SimulatedRunner:
         assert self._host is not None, "a move to or from host memory without a host buffer"
         return self._host
 
-    def _extend_row(self, batch: Batch, row: int) -> int:
+    def _extend_row(self, batch: Batch, row: int) -> Iterator[int]:
+        """Digests of the prefixes up to each token of the row."""
         start, stop = int(batch.query_start[row]), int(batch.query_start[row + 1])
         first = int(batch.positions[start])
         assert int(batch.context_lens[row]) == first + stop - start
@@ -163,7 +165,7 @@ class SimulatedRunner:
                 assert token != UNRESOLVED, "a slot without a sampled token"
             digest = _mix(digest ^ (token + 1))
             self._flat_digests[int(batch.slot_mapping[index])] = digest
-        return digest
+            yield digest
 
     def _digest_before(self, batch: Batch, row: int, position: int) -> int:
         if position == 0:

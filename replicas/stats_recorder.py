@@ -67,6 +67,7 @@ class StatsRecorder:
             refused_total=totals.refused,
             num_low_watermark_steps_total=totals.low_watermark_steps,
             tiers=self._scheduler.tiers.stats(),
+            speculation=self._scheduler.speculation.stats(),
             forks_total=totals.forks,
             copied_blocks_total=totals.copied_blocks,
         )

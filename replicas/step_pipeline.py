@@ -8,18 +8,24 @@ scheduling; the price is that a sampled end is seen one step late).
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from replicas.batch import Sampled
 from replicas.runner import Runner
 from replicas.step_plan import PlannedStep
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A step between its planning and its result; run_s is the runner's own time in seconds."""
+    """A step between its planning and its result.
+
+    run_s: the runner's own time in seconds. commit_s: what it took to take its tokens in.
+    """
 
     planned: PlannedStep
     nearly_done: threading.Event = field(default_factory=threading.Event)
@@ -27,6 +33,7 @@ class StepInFlight:
     sampled: Sampled | None = None
     error: BaseException | None = None
     run_s: float = 0.0
+    commit_s: float = 0.0
 
     def run(self, runner: Runner) -> None:
         """Compute it; an error is kept for whoever asks for the result."""
@@ -53,6 +60,11 @@ class StepPipeline(Protocol):
         """Whether a result must be taken before another step may start."""
         ...
 
+    @property
+    def decides_next(self) -> bool:
+        """Whether the next step cannot be planned before the one in flight has its result."""
+        ...
+
     def wait_for_planning_time(self) -> None:
         """Return when the next step should be planned: late, so that new arrivals are in it."""
         ...
@@ -63,6 +75,10 @@ class StepPipeline(Protocol):
 
     def take(self) -> StepInFlight:
         """The oldest step with its result; raises what the runner raised."""
+        ...
+
+    def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns, called where the runner runs, after the steps in flight."""
         ...
 
     def close(self) -> None:
@@ -87,6 +103,11 @@ class InlinePipeline:
         """One step at a time."""
         return bool(self._steps)
 
+    @property
+    def decides_next(self) -> bool:
+        """Its result is there, and taken before another is planned."""
+        return False
+
     def wait_for_planning_time(self) -> None:
         """At once: nothing runs between steps."""
 
@@ -99,6 +120,10 @@ class InlinePipeline:
     def take(self) -> StepInFlight:
         """The step that was computed; raises what the runner raised."""
         return _result(self._steps.popleft())
+
+    def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns."""
+        return work()
 
     def close(self) -> None:
         """End the runner."""
@@ -130,6 +155,11 @@ class ThreadedPipeline:
         """Whether one step computes and another is ready."""
         return len(self._steps) >= self.CAPACITY
 
+    @property
+    def decides_next(self) -> bool:
+        """Whether it holds guesses, so that nobody knows yet how many tokens come of it."""
+        return bool(self._steps) and self._steps[-1].planned.decides_next
+
     def wait_for_planning_time(self) -> None:
         """When the last step that was started is about to end."""
         if self._steps:
@@ -148,10 +178,23 @@ class ThreadedPipeline:
         step.ended.wait()
         return _result(step)
 
+    def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns, called in the runner's thread after the steps in flight."""
+        return self._thread.submit(work).result()
+
     def close(self) -> None:
         """End the runner after the steps in flight, then the thread."""
         self._thread.submit(self._runner.close).result()
         self._thread.shutdown()
+
+
+def pipeline_of(
+    runner: Runner, thread: ThreadPoolExecutor | None, *, is_threaded: bool
+) -> StepPipeline:
+    """One with a thread, the given or a new one; or one without, in which nothing overlaps."""
+    if not is_threaded:
+        return InlinePipeline(runner)
+    return ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"))
 
 
 def _result(step: StepInFlight) -> StepInFlight:

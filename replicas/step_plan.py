@@ -1,5 +1,6 @@
 """A step while it is being planned, and how it becomes the arrays of a batch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,25 +15,37 @@ class PlannedStep:
     """A batch, and whose rows and samples it holds, in the same order.
 
     num_prompt_tokens: how many of the batch's tokens belong to prompts; the rest are output
-    tokens, decoded now or recomputed after a preemption.
+    tokens, decoded now, guessed, or recomputed after a preemption.
+    drafts: guesses at the end of a request's row, which then samples once more than it has guesses.
+    decides_next: the next step cannot be planned before this one has its result.
     """
 
     batch: Batch
     requests: tuple[RequestState, ...]
     sampling: tuple[RequestState, ...]
     num_prompt_tokens: int
+    drafts: Mapping[RequestState, tuple[int, ...]]
+    decides_next: bool
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Guesses in the batch."""
+        return sum(len(draft) for draft in self.drafts.values())
 
 
 class StepPlan:
     """Rows of (request, number of tokens), within a token budget.
 
     Requests are changed only when the plan is sealed, so a row can still be dropped before.
+    decides_next: the next step shall wait for the result of this one.
     """
 
     def __init__(self, token_budget: int) -> None:
         self.budget_left = token_budget
+        self.decides_next = False
         self._requests: list[RequestState] = []
         self._counts: list[int] = []
+        self._drafts: dict[RequestState, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -43,6 +56,21 @@ class StepPlan:
         self._requests.append(request)
         self._counts.append(num_tokens)
         self.budget_left -= num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all rows."""
+        return sum(self._counts)
+
+    def guess(self, request: RequestState, draft: tuple[int, ...]) -> None:
+        """A row of one token, which is the last one known or coming, goes on with guesses."""
+        row = self._requests.index(request)
+        assert self._counts[row] == 1, self._counts[row]
+        assert 0 < len(draft) <= self.budget_left, (len(draft), self.budget_left)
+        self._counts[row] += len(draft)
+        self._drafts[request] = draft
+        self.decides_next = True
+        self.budget_left -= len(draft)
 
     def rows(self) -> list[tuple[RequestState, int]]:
         """What has been planned so far."""
@@ -68,7 +96,9 @@ class StepPlan:
         token_ids: list[int] = []
         num_prompt_tokens = 0
         for request, count in zip(self._requests, self._counts, strict=True):
-            num_prompt_tokens += _take_tokens(request, count, token_ids)
+            draft = self._drafts.get(request, ())
+            num_prompt_tokens += _take_tokens(request, count - len(draft), token_ids)
+            token_ids.extend(draft)
         samples, sampling = self._take_samples()
         query_start = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=query_start[1:])
@@ -89,20 +119,31 @@ class StepPlan:
             samples=tuple(samples),
             moves=moves,
         )
-        return PlannedStep(batch, tuple(self._requests), tuple(sampling), num_prompt_tokens)
+        return PlannedStep(
+            batch=batch,
+            requests=tuple(self._requests),
+            sampling=tuple(sampling),
+            num_prompt_tokens=num_prompt_tokens,
+            drafts=self._drafts,
+            decides_next=self.decides_next,
+        )
 
     def _take_samples(self) -> tuple[list[SampleSpec], list[RequestState]]:
         samples: list[SampleSpec] = []
         sampling: list[RequestState] = []
         for row, request in enumerate(self._requests):
             num_known = len(request.tokens) + request.num_unresolved
-            if request.num_planned == num_known:
-                params = request.origin.sampling
-                num_output = num_known - request.num_prompt_tokens
-                forbid_end = num_output < params.min_tokens
-                samples.append(SampleSpec(row, params, request.choice, num_known, forbid_end))
-                sampling.append(request)
-                request.num_unresolved += 1
+            if request.num_planned != num_known:
+                continue
+            num_drafts = len(self._drafts.get(request, ()))
+            params = request.origin.sampling
+            first_free = request.num_prompt_tokens + params.min_tokens
+            for position in range(num_known, num_known + num_drafts + 1):
+                forbid_end = position < first_free
+                samples.append(SampleSpec(row, params, request.choice, position, forbid_end))
+            sampling.append(request)
+            request.num_unresolved += num_drafts + 1
+            request.num_planned += num_drafts
         return samples, sampling
 
 

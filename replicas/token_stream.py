@@ -3,6 +3,8 @@
 Per-step latency is user-visible (lecture 10, 10.1), so whatever a step produced leaves with it.
 """
 
+from collections.abc import Sequence
+
 from replicas.batch import Sampled
 from replicas.beam_group import Output
 from replicas.handoff import HandoffNews
@@ -58,31 +60,32 @@ class TokenStream:
             )
         )
 
-    def token(
+    def tokens(
         self,
         request: RequestState,
-        token_id: int,
+        token_ids: Sequence[int],
         end: FinishReason | None,
-        logprob: TokenLogprob | None = None,
+        logprobs: tuple[TokenLogprob, ...] = (),
     ) -> None:
-        """A choice has one token more; an end token ends it and is not part of its text."""
+        """A choice has tokens more; an end token, the last of them, is not part of its text."""
         is_stop = end is FinishReason.STOP
-        is_first = request.num_output_tokens == len(request.origin.emitted_token_ids) + 1
+        num_before = request.num_output_tokens - len(token_ids)
+        is_first = num_before == len(request.origin.emitted_token_ids)
         index = request.num_streamed
-        if not is_stop:
-            request.num_streamed += 1
+        shown = tuple(token_ids[:-1] if is_stop else token_ids)
+        request.num_streamed += len(shown)
         self._entries.append(
             TokenEntry(
                 request.origin.request_id,
                 request.origin.attempt,
                 request.choice,
                 index,
-                token_ids=() if is_stop else (token_id,),
+                token_ids=shown,
                 finish_reason=end,
-                stop_token_id=token_id if is_stop else None,
+                stop_token_id=token_ids[-1] if is_stop else None,
                 num_cached_tokens=request.num_cached_tokens,
                 timeline=request.timeline if is_first or end is not None else None,
-                logprobs=() if logprob is None else (logprob,),
+                logprobs=logprobs,
             )
         )
 

@@ -25,7 +25,7 @@ from cluster.ray_settings import haproxy_environment, ray_environment
 from kvstore.errors import StoreUnavailable
 from kvstore.redis_block_store import tls_files
 from kvstore.redis_store import server_info, without_secrets
-from replicas.config import EngineConfig
+from replicas.config import EngineConfig, SchedulerConfig
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ def _start_and_watch(
 ) -> None:
     with phases.phase("prepare model"):
         model = prepare_apart(config.engine.model, cache_dir=cache_folder(config, environ))
-    engine = dataclasses.replace(engine_of_machine(config), model=model.folder)
+        scheduler = _with_prepared_draft(config, environ)
+    engine = dataclasses.replace(engine_of_machine(config), model=model.folder, scheduler=scheduler)
     with phases.phase("store"):
         store = dataclasses.replace(config.store, redis_url=_store_url(config, folder, ends))
     config = dataclasses.replace(config, engine=engine, store=store)
@@ -95,6 +96,17 @@ def _start_and_watch(
     while True:
         time.sleep(_WATCH_S)
         service.check()
+
+
+def _with_prepared_draft(config: ClusterConfig, environ: Mapping[str, str]) -> SchedulerConfig:
+    """The scheduler's settings, with the folder of the small model that guesses, if one does."""
+    scheduler = config.engine.scheduler
+    spec = scheduler.speculation.speculative_model
+    if not spec:
+        return scheduler
+    draft = prepare_apart(spec, cache_dir=cache_folder(config, environ))
+    speculation = dataclasses.replace(scheduler.speculation, speculative_model=draft.folder)
+    return dataclasses.replace(scheduler, speculation=speculation)
 
 
 def engine_of_machine(config: ClusterConfig, *, num_cores: int | None = None) -> EngineConfig:

@@ -9,6 +9,7 @@ from cluster.metrics.metric import IDENTITY_LABELS, Kind, Metric, Origin
 from cluster.metrics.metric import count as _count
 from cluster.metrics.metric import gauge as _gauge
 from cluster.metrics.pair_catalogue import PAIR_METRICS
+from cluster.metrics.speculation_catalogue import SPECULATION_METRICS
 from cluster.metrics.tier_catalogue import TIER_METRICS
 
 __all__ = ["CATALOGUE", "IDENTITY_LABELS", "METRICS", "Kind", "Metric", "Origin"]
@@ -377,6 +378,6 @@ _REPLICA = (
 
 CATALOGUE: tuple[Metric, ...] = (
     *(*_REQUESTS, *_GATEWAY, *PAIR_METRICS),
-    *(*_ENGINE, *TIER_METRICS, *_REPLICA),
+    *(*_ENGINE, *SPECULATION_METRICS, *TIER_METRICS, *_REPLICA),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 from replicas.engine_stats import EngineStats
 from replicas.memory.tier_stats import TIER_TOTALS
+from replicas.speculation.stats import SpeculationStats
 
 _TOTALS = tuple(field.name for field in fields(EngineStats) if field.name.endswith("_total"))
 
@@ -14,6 +15,7 @@ class LifetimeTotals:
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
         self._tiers_before: dict[str, float] = {}
+        self._speculation_before = SpeculationStats()
 
     def end_core(self, last: EngineStats) -> None:
         """A core ended; `last` is its own last snapshot."""
@@ -22,6 +24,7 @@ class LifetimeTotals:
             name: self._tiers_before.get(name, 0) + getattr(last.tiers, name)
             for name in TIER_TOTALS
         }
+        self._speculation_before = last.speculation.after(self._speculation_before)
 
     def over(self, stats: EngineStats) -> EngineStats:
         """The running core's snapshot with totals over all cores."""
@@ -31,4 +34,9 @@ class LifetimeTotals:
         tiers = {
             name: self._tiers_before[name] + getattr(stats.tiers, name) for name in TIER_TOTALS
         }
-        return replace(stats, **sums, tiers=replace(stats.tiers, **tiers))
+        return replace(
+            stats,
+            **sums,
+            tiers=replace(stats.tiers, **tiers),
+            speculation=stats.speculation.after(self._speculation_before),
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from cluster.metrics.figures import Figures
 from cluster.metrics.loop_lag import LoopLag
 from cluster.metrics.metric_report import MetricReport
+from cluster.metrics.speculation_metrics import show_speculation
 from cluster.metrics.tier_metrics import show_store, show_tiers
 from cluster.streams.stream_codec import EngineReport
 from kvstore.store_stats import StoreStats
@@ -108,6 +109,7 @@ class ReplicaMetrics:
         for name, total in _TOTALS:
             counter(name).advance_to(getattr(stats, total))
         show_tiers(self._figures, stats)
+        show_speculation(self._figures, stats.speculation)
         for how in ("finished", "cancelled", "refused"):
             total = getattr(stats, f"{how}_total")
             counter("pagoda:engine_requests_ended", how).advance_to(total)

@@ -27,8 +27,12 @@ METHOD = "/pagoda.token_stream.v1.TokenStream/Attach"
 SERVICE = "pagoda.token_stream.v1.TokenStream"
 SECRET_METADATA_KEY = "pagoda-secret"
 
-# What lies below the device's blocks is told by metrics; no gateway decides by it.
-_STATS_FIELDS = tuple(field.name for field in fields(EngineStats) if field.name != "tiers")
+# What lies below the device's blocks and what guesses gain is told by metrics; no gateway decides
+# by it.
+_TOLD_BY_METRICS = ("tiers", "speculation")
+_STATS_FIELDS = tuple(
+    field.name for field in fields(EngineStats) if field.name not in _TOLD_BY_METRICS
+)
 _FINISH_TO_WIRE = {
     FinishReason.STOP: wire.FINISH_REASON_STOP,
     FinishReason.LENGTH: wire.FINISH_REASON_LENGTH,

@@ -7,6 +7,7 @@ nothing but Python; tests check that the files are what this makes, and that eve
 from pathlib import Path
 
 import pool_panels
+import speculation_panels
 import tier_panels
 from grafana import ALL_MODELS, ONE_REPLICA, Board, Panel, mean, quantile, quantiles, rate, render
 
@@ -42,6 +43,7 @@ def replica() -> Board:
         ],
         rows=[
             ("Batch", _batch()),
+            ("Guessed tokens", speculation_panels.speculation()),
             ("KV cache", _kv_cache()),
             ("Host memory", tier_panels.host_memory()),
             ("Block store", tier_panels.store()),

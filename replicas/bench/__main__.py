@@ -16,6 +16,7 @@ from replicas.bench.measure import Run, run_workload
 from replicas.bench.move_cost import moves_table
 from replicas.bench.perplexity import measure_quality, python_manual, quality_table
 from replicas.bench.report import WorkloadResult, figures_of, save, static_figures, table
+from replicas.bench.speculation import speculation_table
 from replicas.bench.static_baseline import continuous_steps, run_static, static_steps
 from replicas.bench.step_split import split_table
 from replicas.bench.swaps import swaps_table
@@ -25,6 +26,7 @@ from replicas.engine import Engine
 from replicas.engine_info import EngineInfo
 from replicas.models.prepare import prepare_model
 from replicas.models.prepared_model import PreparedModel
+from replicas.speculation.config import SpeculationConfig
 
 BATCH_CAP = 32
 WITH_STATIC = ("W1", "W2")
@@ -80,6 +82,8 @@ def _further_tables(
         yield moves_table(model, config)
     if options.swaps:
         yield swaps_table(model, config)
+    if options.speculation:
+        yield speculation_table(model, config)
     if options.perplexity:
         passages = python_manual(model, options.perplexity)
         yield quality_table(measure_quality(model, config, passages))
@@ -109,6 +113,7 @@ def _config(options: argparse.Namespace, model: PreparedModel) -> EngineConfig:
         max_model_len=min(2048, model.max_model_len),
         async_scheduling=not options.no_async_scheduling,
         enable_prefix_caching=not options.no_prefix_caching,
+        speculation=SpeculationConfig(speculative_method=options.speculative_method),
     )
     return EngineConfig(
         model=model.folder,
@@ -157,6 +162,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--forks", action="store_true", help="n=8 beside eight requests")
     parser.add_argument("--moves", action="store_true", help="what it costs to move a block")
     parser.add_argument("--swaps", action="store_true", help="swap against recompute over length")
+    parser.add_argument("--speculation", action="store_true", help="guessing tokens, or not")
+    parser.add_argument(
+        "--speculative-method", default="off", help="in the workloads: off or ngram"
+    )
     parser.add_argument(
         "--perplexity",
         type=int,

@@ -48,7 +48,7 @@ class DecoderParts:
 class DecoderStep:
     """One step: token_ids [T] int64, rotary cos and sin [T, D], last_tokens [S] int64.
 
-    last_tokens: where in the flat batch the last token of each sampling row lies, ascending.
+    last_tokens: where in the flat batch the token before each sampled one lies, ascending.
     """
 
     batch: Batch

@@ -111,6 +111,12 @@ class RequestMemory:
         short = self._blocks_short(request, num_tokens) + self._must_copy_tail(request)
         return self._allocator.can_allocate(short)
 
+    def has_spare_room(self, request: RequestState, num_tokens: int) -> bool:
+        """Whether `grow` would take nothing that others were promised or that admission needs."""
+        short = self._blocks_short(request, num_tokens)
+        left = self._allocator.num_free - self._num_promised - short
+        return short <= 0 or left >= self._config.watermark_blocks
+
     def grow(self, request: RequestState, num_tokens: int) -> None:
         """Take the blocks that its next `num_tokens` tokens need; asserts `has_room`.
 
@@ -128,6 +134,12 @@ class RequestMemory:
         self.tables.append(request.slot, blocks, at=len(request.blocks))
         request.blocks.extend(blocks)
         self._keep_promises(request, num_blocks)
+
+    def shrink(self, request: RequestState, num_tokens: int = 0) -> None:
+        """Give back the blocks behind its next `num_tokens` tokens: nothing is to lie there."""
+        num_blocks = num_blocks_for(request.num_planned + num_tokens, self._config.block_size)
+        self._allocator.free(request.blocks[num_blocks:])
+        del request.blocks[num_blocks:]
 
     def publish(self, request: RequestState, num_planned: int) -> None:
         """Make its full blocks findable: those with known tokens that are planned to be computed.

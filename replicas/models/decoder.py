@@ -47,13 +47,13 @@ class Decoder:
         caches: Sequence[LayerCache],
         nearly_done: Callable[[], None],
     ) -> torch.Tensor:
-        """Next-token logits [S, vocab] of the S rows that sample; K and V go to `caches`.
+        """Logits [S, vocab] of the S tokens to sample; K and V go to `caches`.
 
         token_ids: [T] int64, all resolved. nearly_done is called once, before the last layers.
         """
         device = token_ids.device
         rotary = self._rotary.at(torch.from_numpy(batch.positions).to(device))
-        last_tokens = _last_tokens(batch).to(device)
+        last_tokens = torch.from_numpy(batch.sampled_after()).to(device)
         step = DecoderStep(batch, token_ids, rotary, last_tokens, caches)
         if self._fused is None:
             x = self._by_operation(step, nearly_done)
@@ -140,9 +140,3 @@ def attention_shape(config: ModelConfig, window: int) -> AttentionShape:
         scale=config.head_dim**-0.5,
         window=window,
     )
-
-
-def _last_tokens(batch: Batch) -> torch.Tensor:
-    """[S] int64: where in the flat batch the last token of each sampling row lies."""
-    ends = batch.query_start[1:]
-    return torch.tensor([int(ends[sample.row]) - 1 for sample in batch.samples], dtype=torch.int64)

@@ -54,18 +54,20 @@ def engine(
     mover: BlockMover | None = None,
     fetch_timeout_s: float = 1.0,
     host: HostBuffer | None = None,
+    vocab_size: int = VOCAB_SIZE,
     **overrides: object,
 ) -> Engine:
     """An engine whose tokens depend on every block it reads, in whichever tier that lay.
 
-    host: the bytes of its host tier, where a test wants to see them.
+    host: the bytes of its host tier, where a test wants to see them. vocab_size: of what it
+    samples; the fewer there are, the more its text repeats.
     """
     scheduler = scheduler or config(**overrides)
     runner = SimulatedRunner(
         num_blocks=scheduler.num_blocks,
         block_size=scheduler.block_size,
         max_num_seqs=scheduler.max_num_seqs,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
     )
     if scheduler.num_host_slots:
         slot_bytes = runner.layout.payload_bytes

@@ -33,8 +33,10 @@ from replicas.request import (
 )
 
 ROOT = Path(__file__).parents[3]
-# The tiers below the device are the replica's own affair, which its metrics tell of.
-STATS_ON_WIRE = [field.name for field in fields(EngineStats) if field.name != "tiers"]
+# The tiers below the device and guesses are the replica's own affair, which its metrics tell of.
+STATS_ON_WIRE = [
+    field.name for field in fields(EngineStats) if field.name not in ("tiers", "speculation")
+]
 
 ENTRIES = [
     TokenEntry("r", 0, 0, 0),
