@@ -84,7 +84,9 @@ class Engine:
         tiers = tiers or TierSetup.without_store(
             block_size=config.block_size, block_bytes=1, clock=clock
         )
-        self._pipeline = pipeline_of(runner, thread, is_threaded=config.async_scheduling)
+        self._pipeline = pipeline_of(
+            runner, thread, is_threaded=config.async_scheduling, stirred=self.inbox.urgent
+        )
         self._speculation = Speculation(
             config.speculation, drafter_of(config, runner, self._pipeline, clock)
         )
@@ -121,9 +123,12 @@ class Engine:
     def step(self) -> StepOutput | None:
         """Plan one step, start it, and deliver the tokens of the one before; None when idle.
 
-        Raises whatever the runner raised; the engine is of no use after that.
+        While a step computes it may do less: take what is urgent, and say what came of it. Raises
+        whatever the runner raised; the engine is of no use after that.
         """
-        self._pipeline.wait_for_planning_time()
+        if not self._pipeline.wait_for_planning_time():
+            self._admit(self.inbox.drain(), self._clock())
+            return self._deliver(None, plan_s=0.0)
         # A step with guesses says only at its end what the next one has to compute.
         done = self._take() if self._pipeline.decides_next else None
         started = self._clock()

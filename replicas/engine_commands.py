@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from replicas.memory.block_mover import MoverAnswer
+from replicas.memory.handoff_jobs import Adopted, Offered, TableRead
 from replicas.request import EngineRequest
 
 
@@ -56,25 +57,41 @@ class Watch:
 Command = Submit | Prefetch | Cancel | FinishChoice | ClearCache | Watch | MoverAnswer
 
 
-class Inbox:
-    """Commands from any thread, taken by the engine at step boundaries.
+def is_urgent(command: Command) -> bool:
+    """Whether another engine waits for what comes of it, so that it must not wait for a step."""
+    match command:
+        case Submit(request):
+            return request.handoff is not None
+        case Prefetch() | Offered() | TableRead() | Adopted():
+            return True
+        case _:
+            return False
 
-    clock: monotonic seconds; every command bears the moment at which it came in.
+
+class Inbox:
+    """Commands from any thread, taken by the engine at step boundaries; a few are urgent.
+
+    clock: monotonic seconds; every command bears the moment at which it came in. urgent: set by one
+    that had better be taken while a step is computed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._commands: deque[tuple[float, Command]] = deque()
         self._filled = threading.Event()
+        self.urgent = threading.Event()
 
     def put(self, command: Command) -> None:
         """Leave a command; never blocks."""
         self._commands.append((self._clock(), command))
         self._filled.set()
+        if is_urgent(command):
+            self.urgent.set()
 
     def drain(self) -> list[tuple[float, Command]]:
         """Everything that has come in, in order, and when."""
         self._filled.clear()
+        self.urgent.clear()
         commands = []
         while self._commands:
             commands.append(self._commands.popleft())

@@ -24,10 +24,12 @@ T = TypeVar("T")
 class StepInFlight:
     """A step between its planning and its result.
 
-    run_s: the runner's own time in seconds. commit_s: what it took to take its tokens in.
+    run_s: the runner's own time in seconds. commit_s: what it took to take its tokens in. stirred:
+    set with nearly_done, for whoever waits for that and for something else.
     """
 
     planned: PlannedStep
+    stirred: threading.Event = field(default_factory=threading.Event)
     nearly_done: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     sampled: Sampled | None = None
@@ -39,12 +41,16 @@ class StepInFlight:
         """Compute it; an error is kept for whoever asks for the result."""
         started = time.perf_counter()
         try:
-            self.sampled = runner.run(self.planned.batch, self.nearly_done.set)
+            self.sampled = runner.run(self.planned.batch, self._note_nearly_done)
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
             self.error = error
         self.run_s = time.perf_counter() - started
-        self.nearly_done.set()
+        self._note_nearly_done()
         self.ended.set()
+
+    def _note_nearly_done(self) -> None:
+        self.nearly_done.set()
+        self.stirred.set()
 
 
 class StepPipeline(Protocol):
@@ -65,8 +71,11 @@ class StepPipeline(Protocol):
         """Whether the next step cannot be planned before the one in flight has its result."""
         ...
 
-    def wait_for_planning_time(self) -> None:
-        """Return when the next step should be planned: late, so that new arrivals are in it."""
+    def wait_for_planning_time(self) -> bool:
+        """Return when the next step should be planned: late, so that new arrivals are in it.
+
+        False: not yet, but something has come that should not wait for it.
+        """
         ...
 
     def start(self, planned: PlannedStep) -> None:
@@ -108,8 +117,9 @@ class InlinePipeline:
         """Its result is there, and taken before another is planned."""
         return False
 
-    def wait_for_planning_time(self) -> None:
+    def wait_for_planning_time(self) -> bool:
         """At once: nothing runs between steps."""
+        return True
 
     def start(self, planned: PlannedStep) -> None:
         """Compute a step."""
@@ -136,13 +146,18 @@ class ThreadedPipeline:
     thread: an executor with a single thread. A runner that computes with OpenMP must have been
     built in it: a second thread that ever led a parallel region makes OpenMP count more threads
     than cores and put them to sleep after each region, which made a step 1.4 times as long.
+    stirred: set by others when something has come that cannot wait for planning time, and cleared
+    by them.
     """
 
     CAPACITY = 2
 
-    def __init__(self, runner: Runner, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, runner: Runner, thread: ThreadPoolExecutor, stirred: threading.Event | None = None
+    ) -> None:
         self._runner = runner
         self._thread = thread
+        self._stirred = stirred or threading.Event()
         self._steps: deque[StepInFlight] = deque()
 
     @property
@@ -160,15 +175,19 @@ class ThreadedPipeline:
         """Whether it holds guesses, so that nobody knows yet how many tokens come of it."""
         return bool(self._steps) and self._steps[-1].planned.decides_next
 
-    def wait_for_planning_time(self) -> None:
-        """When the last step that was started is about to end."""
-        if self._steps:
-            self._steps[-1].nearly_done.wait()
+    def wait_for_planning_time(self) -> bool:
+        """When the last step that was started is about to end, or when it was stirred."""
+        if not self._steps:
+            return True
+        nearly_done = self._steps[-1].nearly_done
+        if not nearly_done.is_set():
+            self._stirred.wait()
+        return nearly_done.is_set()
 
     def start(self, planned: PlannedStep) -> None:
         """Queue a step behind the one that computes."""
         assert not self.is_full, "take a result first"
-        step = StepInFlight(planned)
+        step = StepInFlight(planned, self._stirred)
         self._steps.append(step)
         self._thread.submit(step.run, self._runner)
 
@@ -189,12 +208,16 @@ class ThreadedPipeline:
 
 
 def pipeline_of(
-    runner: Runner, thread: ThreadPoolExecutor | None, *, is_threaded: bool
+    runner: Runner,
+    thread: ThreadPoolExecutor | None,
+    *,
+    is_threaded: bool,
+    stirred: threading.Event | None = None,
 ) -> StepPipeline:
     """One with a thread, the given or a new one; or one without, in which nothing overlaps."""
     if not is_threaded:
         return InlinePipeline(runner)
-    return ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"))
+    return ThreadedPipeline(runner, thread or ThreadPoolExecutor(1, "runner"), stirred)
 
 
 def _result(step: StepInFlight) -> StepInFlight:

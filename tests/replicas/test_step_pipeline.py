@@ -57,6 +57,27 @@ def test_one_step_computes_while_the_next_is_ready():
     assert runner.closed
 
 
+def test_waiting_for_planning_time_ends_early_for_what_cannot_wait():
+    stirred, may_end = threading.Event(), threading.Event()
+
+    class SlowRunner(GatedRunner):
+        def run(self, batch, nearly_done):
+            assert may_end.wait(10)
+            nearly_done()
+            return Sampled(np.zeros(0, dtype=np.int64))
+
+    pipeline = ThreadedPipeline(SlowRunner(), ThreadPoolExecutor(1), stirred)
+    assert pipeline.wait_for_planning_time()
+    pipeline.start(Step("slow"))
+    stirred.set()
+    assert not pipeline.wait_for_planning_time()
+    stirred.clear()
+    may_end.set()
+    assert pipeline.wait_for_planning_time()
+    pipeline.take()
+    pipeline.close()
+
+
 def test_planning_waits_until_the_last_started_step_is_nearly_done():
     passed = threading.Event()
 
