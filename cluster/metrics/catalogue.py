@@ -143,6 +143,7 @@ _GATEWAY = (
         buckets=LAG_SECONDS,
         moments="woke - due",
     ),
+    _gauge("gateway", "pagoda:gateway_tasks", "tasks", "Tasks of the gateway's event loop."),
     _count(
         "gateway",
         "pagoda:router_decisions",
@@ -374,6 +375,7 @@ _REPLICA = (
         buckets=LAG_SECONDS,
         moments="woke - due",
     ),
+    _gauge("replica", "pagoda:replica_tasks", "tasks", "Tasks of the replica's event loop."),
 )
 
 CATALOGUE: tuple[Metric, ...] = (

@@ -77,6 +77,7 @@ class GatewayReporter:
         for reason, count in self._failovers.items():
             figures.counter("pagoda:failovers", reason).advance_to(count)
         figures.counter("pagoda:token_stream_reconnects").advance_to(breaks.num_resumed)
+        figures.set("pagoda:gateway_tasks", len(asyncio.all_tasks()))
         figures.counter("pagoda:token_stream_losses").advance_to(breaks.num_lost)
         statuses = [(link.status(), link.stuck_s()) for link in self._directory.links.values()]
         self._metrics.set_replicas(

@@ -86,11 +86,13 @@ class ReplicaMetrics:
         report: EngineReport,
         *,
         num_coalesced_steps: int,
+        num_tasks: int,
         store: StoreStats | None = None,
     ) -> MetricReport:
         """All figures now. report: what the replica says of itself, totals over all its cores.
 
-        store: what its block store's clients say, over all of them; None without a store.
+        num_tasks: of its event loop. store: what its block store's clients say, over all of them;
+        None without a store.
         """
         self._show_engine(report.stats)
         if store is not None:
@@ -99,6 +101,7 @@ class ReplicaMetrics:
         counter("pagoda:token_stream_coalesced_steps").advance_to(num_coalesced_steps)
         counter("pagoda:engine_core_restarts").advance_to(max(0, report.epoch - 1))
         self._figures.set("pagoda:replica_open_requests", report.num_open_requests)
+        self._figures.set("pagoda:replica_tasks", num_tasks)
         self._figures.set("pagoda:outstanding_tokens", report.outstanding_tokens)
         self._number += 1
         identity = (self._replica_id, self._pool, self._model_name)

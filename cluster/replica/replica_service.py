@@ -266,6 +266,7 @@ class ReplicaService:
             report = self._metrics.report(
                 self._report(),
                 num_coalesced_steps=self._stream.num_coalesced_steps,
+                num_tasks=len(asyncio.all_tasks()),
                 store=self._store_stats(),
             )
             self._stream.publish_metrics(report)

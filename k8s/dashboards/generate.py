@@ -192,6 +192,7 @@ def _gateways() -> list[Panel]:
             [("{{gateway}}", quantile(0.99, "pagoda:gateway_loop_lag_seconds", by="gateway"))],
             "s",
         ),
+        Panel("Tasks", [("{{gateway}}", f"pagoda:gateway_tasks{{{ALL_MODELS}}}")]),
         Panel(
             "Router decisions",
             [("{{reason}}", rate("pagoda:router_decisions_total", by="reason"))],
@@ -346,12 +347,12 @@ def _preemptions() -> list[Panel]:
 
 def _process() -> list[Panel]:
     return [
-        Panel("Loop lag", quantiles("pagoda:replica_loop_lag_seconds", ONE_REPLICA), "s", 12),
+        Panel("Loop lag", quantiles("pagoda:replica_loop_lag_seconds", ONE_REPLICA), "s"),
+        Panel("Tasks", [("tasks", f"pagoda:replica_tasks{{{ONE_REPLICA}}}")]),
         Panel(
             "Start-up phases",
             [("{{phase}}", f"pagoda:startup_phase_seconds{{{ONE_REPLICA}}}")],
             "s",
-            12,
             kind="bargauge",
         ),
     ]

@@ -76,7 +76,7 @@ def a_scrape(accept=""):
     info = EngineInfo("m", "f", "mixed", "f32", "k", True, 1, 8, 4, 1, 64, 4, (("load", 1.5),))
     replica = ReplicaMetrics(replica_id='a "quoted" name', pool="mixed")
     replica.describe(info, served_name="")
-    report = replica.report(EngineReport(epoch=1), num_coalesced_steps=0)
+    report = replica.report(EngineReport(epoch=1), num_coalesced_steps=0, num_tasks=1)
     gateway = GatewayMetrics(gateway_id="g", model_name="m")
     gateway.count_response(200)
     gateway.set_replicas({("a", "mixed", "active"): 1.0}, {("a", "mixed"): 0.0})

@@ -57,7 +57,7 @@ def reports(*all_stats):
     metrics = ReplicaMetrics(replica_id="r", pool="mixed")
     for stats in all_stats:
         metrics.on_step(stats)
-        yield metrics.report(EngineReport(epoch=1, stats=stats), num_coalesced_steps=0)
+        yield metrics.report(EngineReport(epoch=1, stats=stats), num_coalesced_steps=0, num_tasks=1)
 
 
 def a_step(number, tokens):
