@@ -12,6 +12,19 @@ VLLM = "vllm"
 OPENVINO = "openvino"
 PEERS = (VLLM, OPENVINO)
 
+# What whoever starts a comparison may have set for one engine or for his own work.
+_LEFT_OUT = (
+    "OMP_",
+    "KMP_",
+    "GOMP_",
+    "MKL_",
+    "PAGODA_",
+    "RAY_",
+    "REDIS_",
+    "TORCH",
+    "VLLM_",
+    "ONEDNN_",
+)
 _TCMALLOC = "/usr/lib/*/libtcmalloc_minimal.so.4"
 
 
@@ -49,6 +62,11 @@ class PeerEnvironment:
     @property
     def _end_mark(self) -> Path:
         return self.folder / "installed"
+
+
+def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without variables that would change one engine or all of them."""
+    return {name: value for name, value in environ.items() if not name.startswith(_LEFT_OUT)}
 
 
 def vllm_variables(environment: PeerEnvironment, *, kv_gib: int, num_cores: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cluster.bench.peers.environments import plain_environment
 from cluster.bench.peers.process_table import family_pids
 
 _LAST_LINES = 12
@@ -75,7 +76,7 @@ def started(
     with log.open("wb") as output:
         process = subprocess.Popen(
             arguments,
-            env={**os.environ, **variables},
+            env={**plain_environment(os.environ), **variables},
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

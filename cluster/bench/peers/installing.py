@@ -59,6 +59,8 @@ def _install_openvino(environment: PeerEnvironment, model: Path) -> None:
     """The engine, and the converter of models with a torch of its own; then both conversions."""
     _run([*_pip(environment), _TORCH])
     _run([*_pip(environment), *_OPENVINO, _TORCH])
+    # It comes for models with images, and a build for another torch breaks the converter.
+    _run([str(environment.python), "-m", "pip", "uninstall", "--yes", "torchvision"])
     for folder, weights in _WEIGHTS.items():
         command = [str(environment.folder / "bin" / "optimum-cli"), "export", "openvino"]
         task = ["--task", "text-generation-with-past", "--weight-format", weights]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.bench.peers.arms import ARMS, Setting
+from cluster.bench.peers.environments import plain_environment
 from cluster.bench.peers.rows import ROWS
 
 SETTING = Setting(Path("/m"), Path("/w"), Path("/nowhere"), num_cores=2, ours=("dtype=float32",))
@@ -38,6 +39,11 @@ def test_vllm_gets_its_memory_and_all_cores_by_its_environment():
     assert command.variables["VLLM_CPU_KVCACHE_SPACE"] == "4"
     assert command.variables["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert command.arguments[0] == "/nowhere/vllm/bin/python"
+
+
+def test_no_engine_inherits_threads_or_settings_from_whoever_starts_it():
+    theirs = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "PAGODA_PORT": "1", "VLLM_USE_V1": "0"}
+    assert plain_environment(theirs) == {"PATH": "/bin"}
 
 
 def test_openvino_reads_the_weights_of_its_arm():
