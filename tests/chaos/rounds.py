@@ -67,10 +67,10 @@ async def run_rounds(fault: Fault, service: Service, rounds: int, tally: Tally) 
         began_at = time.monotonic()
         rng = random.Random(f"{fault.name} {number}")
         async with watched(service) as directory:
-            await recovered(service, directory)
+            tasks = await recovered(service, directory)
             before = weights(service)
             outcomes = await one_round(fault, service, directory, rng, tally)
-            await recovered(service, directory)
+            await recovered(service, directory, tasks)
             after = weights(service)
         tally.seconds += time.monotonic() - began_at
         complaints = [*judge(fault, outcomes), *judge_processes(fault, before, after)]

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,9 @@ PATIENCE_S = 120.0
 _LOOK_INTERVAL_S = 0.1
 # Of all gateways, and all replicas.
 _MUST_BE_NONE = (("pagoda:open_calls", ""), ("pagoda:host_slots", 'kind="pinned"'))
+_TASKS = ("pagoda:gateway_tasks{", "pagoda:replica_tasks{")
+# Connections that wait for their next request have some.
+_TASK_SLACK = 12
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 
@@ -214,13 +217,41 @@ async def whole_again(service: Service, directory: ReplicaDirectory) -> None:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
-async def recovered(service: Service, directory: ReplicaDirectory) -> None:
-    """Wait until everybody is there again, and nothing is left of any request."""
+async def recovered(
+    service: Service, directory: ReplicaDirectory, tasks_before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Wait until everybody is there again, and nothing is left of any request.
+
+    tasks_before: of processes, which may not have got more. Returns what they have now.
+    """
     ends_at = time.monotonic() + PATIENCE_S
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE_S) as client:
-        while missing := await lacks(service, directory, client):
+        while True:
+            missing = await lacks(service, directory, client)
+            if not missing:
+                tasks = await num_tasks(client)
+                missing = grown(tasks_before or {}, tasks)
+            if not missing:
+                return tasks
             assert time.monotonic() < ends_at, missing
             await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+async def num_tasks(client: httpx.AsyncClient) -> dict[str, float]:
+    """Tasks of each gateway's and replica's event loop, by all labels of the series."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    found = [line for line in lines if line.startswith(_TASKS)]
+    assert found, lines[:5]
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in found}
+
+
+def grown(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """Who has many more tasks than before: a round's requests are twice as many."""
+    return [
+        f"{name} had {before[name]:.0f} and has {after[name]:.0f}"
+        for name in before.keys() & after.keys()
+        if after[name] > before[name] + _TASK_SLACK
+    ]
 
 
 async def lacks(
