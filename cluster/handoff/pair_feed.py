@@ -90,6 +90,7 @@ class PairFeed:
         self._first_timeline: Timeline | None = None
         self._second_at: float | None = None
         self._is_finishing = False
+        self._is_expected = True
         self._shown = StreamFeed(
             request,
             on_finish_choice=self._finish_choice,
@@ -154,12 +155,17 @@ class PairFeed:
     async def _clean_up(self) -> None:
         await self._do(self._handoff.on_client_gone())
         await self._close_prefill()
-        promised_id = self._place.replica_id
-        if self._decode is None or self._decode.replica_id != promised_id:
-            self._pairing.attempts.forget_handoff(promised_id, self._request.request_id)
+        self._take_promise_back()
         if self._decode is not None:
             await self._decode.close()
         self._pairing.places.give_back(self._place)
+
+    def _take_promise_back(self) -> None:
+        """Once: the next attempt of this request may be promised room there again."""
+        promised_id = self._place.replica_id
+        if self._is_expected and (self._decode is None or self._decode.replica_id != promised_id):
+            self._pairing.attempts.forget_handoff(promised_id, self._request.request_id)
+        self._is_expected = False
 
     async def _prompt(self) -> bool:
         """The first token; then the hand-off is published, or the decode side goes local.
