@@ -186,6 +186,10 @@ class BatchScheduler:
         """Slots of held blocks that hold no token."""
         return sum(self._memory.num_unfilled_slots(request) for request in self._running)
 
+    def num_prompt_tokens_left(self) -> int:
+        """Prompt tokens of running requests that no step has taken yet."""
+        return sum(max(0, each.num_prompt_tokens - each.num_planned) for each in self._running)
+
     # Planning, in the order of a step.
 
     def _plan_decodes(self, plan: StepPlan) -> list[RequestState]:

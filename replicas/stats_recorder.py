@@ -45,6 +45,7 @@ class StatsRecorder:
             num_running=self._scheduler.num_running,
             num_waiting=len(self._queue),
             num_waiting_tokens=self._queue.num_tokens,
+            num_prompt_tokens_left=self._scheduler.num_prompt_tokens_left(),
             num_free_blocks=allocator.num_free,
             num_cached_blocks=allocator.num_cached,
             num_shared_blocks=allocator.num_shared,

@@ -74,10 +74,10 @@ def pool_load(
 def busy_tokens_per_s(status: ReplicaStatus, pace: Pace) -> float:
     """Tokens that this replica computes in a second of its present mix; 0.0 while not measured.
 
-    Of its work, prompts in the line are computed at the pace of prefills, all the rest at that of
+    Of its work, prompts are computed at the pace of prefills, all the rest at that of
     a full batch of decodes.
     """
-    prompt_tokens = min(status.num_waiting_tokens, status.outstanding_tokens)
+    prompt_tokens = min(status.queued_prompt_tokens, status.outstanding_tokens)
     output_tokens = status.outstanding_tokens - prompt_tokens
     if not status.outstanding_tokens:
         # An idle pool is judged by what it will do most of.

@@ -27,7 +27,7 @@ def predicted_ttft_s(
         rest_tokens = max(1, missing_tokens - fetch_tokens)
         fetched_s = fetch_tokens * status.fetch_token_s + rest_tokens * pace.prefill_token_s
         own_s = min(own_s, fetched_s)
-    queued_tokens = status.num_waiting_tokens + candidate.reserved_prompt_tokens
+    queued_tokens = status.queued_prompt_tokens + candidate.reserved_prompt_tokens
     queue_s = queued_tokens * pace.prefill_token_s
     room_s = _wait_for_room_s(candidate, request, num_hit_blocks)
     return max(queue_s, room_s) + own_s + pace.decode_base_s

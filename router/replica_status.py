@@ -49,7 +49,8 @@ class ReplicaStatus:
     outstanding_tokens: prompt and output tokens still to be computed for all its open requests,
     from every gateway. max_num_seqs: requests it can run at once; 0 when not known yet.
     epoch: counts its engine cores, each of which begins with an empty prefix cache; 0 if not known.
-    num_waiting_tokens: prompt tokens in its line. block_size: tokens of a block; 0 when not known.
+    num_waiting_tokens: prompt tokens in its line. num_prompt_tokens_left: those of running requests
+    that are not computed yet. block_size: tokens of a block; 0 when not known.
     last_step: its newest step, None before the first. finished_total, generated_total: choices
     that ended normally, and tokens, since it started. fetch_token_s: seconds to fetch one token's
     KV instead of computing it, as measured there; 0.0 when it does not fetch.
@@ -67,6 +68,7 @@ class ReplicaStatus:
     num_blocks: int = 0
     num_free_blocks: int = 0
     num_waiting_tokens: int = 0
+    num_prompt_tokens_left: int = 0
     block_size: int = 0
     last_step: StepSample | None = None
     finished_total: int = 0
@@ -74,3 +76,8 @@ class ReplicaStatus:
     fetch_token_s: float = 0.0
     admissions: tuple[GatewayAdmission, ...] = ()
     epoch: int = 0
+
+    @property
+    def queued_prompt_tokens(self) -> int:
+        """Prompt tokens that are computed before those of the next request."""
+        return self.num_waiting_tokens + self.num_prompt_tokens_left

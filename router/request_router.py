@@ -191,14 +191,10 @@ class RequestRouter:
 
     def _side(self, candidate: Candidate, hits: Hits) -> Side:
         status = candidate.status
-        queued_tokens = status.num_waiting_tokens
-        if status.role == "prefill":
-            # All that it owes are prompts, and those that run stand before the next one, too.
-            queued_tokens = max(queued_tokens, status.outstanding_tokens)
         return Side(
             self._book.paces[status.replica_id],
             hit_tokens=hits.get(status.replica_id, 0) * status.block_size,
-            queued_prefill_tokens=queued_tokens + candidate.reserved_prompt_tokens,
+            queued_prefill_tokens=(status.queued_prompt_tokens + candidate.reserved_prompt_tokens),
             num_decoding=status.num_running,
         )
 

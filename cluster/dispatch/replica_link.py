@@ -135,6 +135,7 @@ class ReplicaLink:
             num_blocks=stats.num_blocks,
             num_free_blocks=stats.num_free_blocks,
             num_waiting_tokens=stats.num_waiting_tokens,
+            num_prompt_tokens_left=stats.num_prompt_tokens_left,
             block_size=stats.block_size,
             last_step=_last_step(stats),
             finished_total=stats.finished_total,

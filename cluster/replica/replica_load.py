@@ -58,6 +58,7 @@ class ReplicaLoad:
             outstanding_tokens=report.outstanding_tokens,
             max_num_seqs=stats.max_num_seqs,
             num_waiting_tokens=stats.num_waiting_tokens,
+            num_prompt_tokens_left=stats.num_prompt_tokens_left,
         )
         recent = self._recent
         return {

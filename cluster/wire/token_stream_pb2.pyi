@@ -919,6 +919,7 @@ class EngineStats(_message.Message):
     NUM_LOW_WATERMARK_STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     FORKS_TOTAL_FIELD_NUMBER: _builtins.int
     COPIED_BLOCKS_TOTAL_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOKENS_LEFT_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     at: _builtins.float
     max_num_seqs: _builtins.int
@@ -950,6 +951,7 @@ class EngineStats(_message.Message):
     num_low_watermark_steps_total: _builtins.int
     forks_total: _builtins.int
     copied_blocks_total: _builtins.int
+    num_prompt_tokens_left: _builtins.int
     def __init__(
         self,
         *,
@@ -984,10 +986,11 @@ class EngineStats(_message.Message):
         num_low_watermark_steps_total: _builtins.int = ...,
         forks_total: _builtins.int = ...,
         copied_blocks_total: _builtins.int = ...,
+        num_prompt_tokens_left: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "block_size", b"block_size", "cancelled_total", b"cancelled_total", "computed_prompt_tokens_total", b"computed_prompt_tokens_total", "copied_blocks_total", b"copied_blocks_total", "deliver_s", b"deliver_s", "discarded_tokens_total", b"discarded_tokens_total", "finished_total", b"finished_total", "forks_total", b"forks_total", "generated_tokens_total", b"generated_tokens_total", "hit_tokens_total", b"hit_tokens_total", "max_num_seqs", b"max_num_seqs", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_decode_tokens", b"num_decode_tokens", "num_filled_slots", b"num_filled_slots", "num_free_blocks", b"num_free_blocks", "num_held_slots", b"num_held_slots", "num_low_watermark_steps_total", b"num_low_watermark_steps_total", "num_prefill_tokens", b"num_prefill_tokens", "num_rows", b"num_rows", "num_running", b"num_running", "num_shared_blocks", b"num_shared_blocks", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "plan_s", b"plan_s", "preemptions_total", b"preemptions_total", "prompt_tokens_total", b"prompt_tokens_total", "refused_total", b"refused_total", "run_s", b"run_s", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "block_size", b"block_size", "cancelled_total", b"cancelled_total", "computed_prompt_tokens_total", b"computed_prompt_tokens_total", "copied_blocks_total", b"copied_blocks_total", "deliver_s", b"deliver_s", "discarded_tokens_total", b"discarded_tokens_total", "finished_total", b"finished_total", "forks_total", b"forks_total", "generated_tokens_total", b"generated_tokens_total", "hit_tokens_total", b"hit_tokens_total", "max_num_seqs", b"max_num_seqs", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_decode_tokens", b"num_decode_tokens", "num_filled_slots", b"num_filled_slots", "num_free_blocks", b"num_free_blocks", "num_held_slots", b"num_held_slots", "num_low_watermark_steps_total", b"num_low_watermark_steps_total", "num_prefill_tokens", b"num_prefill_tokens", "num_prompt_tokens_left", b"num_prompt_tokens_left", "num_rows", b"num_rows", "num_running", b"num_running", "num_shared_blocks", b"num_shared_blocks", "num_waiting", b"num_waiting", "num_waiting_tokens", b"num_waiting_tokens", "plan_s", b"plan_s", "preemptions_total", b"preemptions_total", "prompt_tokens_total", b"prompt_tokens_total", "refused_total", b"refused_total", "run_s", b"run_s", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -141,8 +141,8 @@ def test_a_look_reserves_nothing_counts_nothing_and_takes_no_turn():
     router.check()
 
 
-def test_prompts_that_a_prefill_replica_runs_stand_before_the_next_one():
-    router = a_router("p", role="prefill", outstanding_tokens=900, num_waiting_tokens=300)
+def test_prompts_that_a_replica_has_begun_stand_before_the_next_one():
+    router = a_router("p", role="prefill", num_waiting_tokens=300, num_prompt_tokens_left=600)
     side = look(router)
     assert side is not None
     assert side.queued_prefill_tokens == 900

@@ -49,6 +49,11 @@ def test_an_idle_replica_needs_its_prefill_and_a_step():
     assert ttft_s(a_candidate()) == pytest.approx(1.02)
 
 
+def test_prompts_in_the_line_and_the_rest_of_those_that_run_come_first():
+    busy = a_candidate(num_waiting_tokens=300, num_prompt_tokens_left=700, num_running=2)
+    assert ttft_s(busy) == pytest.approx(2.02)
+
+
 def test_hits_are_not_computed_again_but_the_last_token_is():
     assert ttft_s(a_candidate(), hit=50) == pytest.approx(0.22)
     assert ttft_s(a_candidate(), hit=63) == pytest.approx(0.021)
