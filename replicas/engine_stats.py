@@ -16,7 +16,7 @@ class EngineStats:
     num_free_blocks counts cached ones too: both can be handed out. num_shared_blocks are held by
     more than one request. num_held_slots and num_filled_slots: slots of held blocks, and those of
     them that hold a token, so waste is 1 - filled / held.
-    num_waiting_tokens: prompt tokens of the line. num_prompt_tokens_left: of running requests, those
+    num_waiting_tokens: prompt tokens of the line. num_prompt_tokens_left: those of running requests
     that no step has taken yet.
     num_low_watermark_steps_total: steps that began below the watermark of free blocks.
     discarded_tokens_total: computed tokens lost by preemption.
