@@ -125,6 +125,7 @@ def _info_of(
         phases=phases,
         layout=runner.layout,
         num_host_slots=scheduler.num_host_slots,
+        quantization=config.quantization,
     )
 
 

@@ -8,6 +8,7 @@ from replicas.speculation.config import SpeculationConfig
 Role = Literal["mixed", "prefill", "decode"]
 Dtype = Literal["auto", "bfloat16", "float32"]
 KvCacheDtype = Literal["auto", "bf16", "int8", "fp8"]
+Quantization = Literal["none", "int8"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 EvictionPolicy = Literal["lru", "lfu"]
 KernelBackend = Literal["auto", "reference", "cpu", "triton"]
@@ -130,6 +131,8 @@ class EngineConfig:
         that was prepared from it (replicas.models.prepared_model).
     role: which part of a request an engine takes: all of it, the prompt, or the output.
     dtype: type of weights and activations; auto takes the one the model was saved in.
+    quantization: none computes with weights as they are; int8 keeps a byte a number and a scale for
+        each output, and multiplies them with activations as int8, a scale for every 64.
     kv_cache_dtype: type of K and V in memory; auto takes dtype. int8 and fp8 (e4m3) keep a byte a
         number and a scale for each token and head: about half the memory of bf16.
     kernels: back end of the model's arithmetic; auto takes the fastest one that loads.
@@ -151,6 +154,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = SchedulerConfig()
     role: Role = "mixed"
     dtype: Dtype = "auto"
+    quantization: Quantization = "none"
     kv_cache_dtype: KvCacheDtype = "auto"
     kernels: KernelBackend = "auto"
     deterministic: bool = False
@@ -165,6 +169,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ValueError(f"dtype={self.dtype!r}: expected auto, bfloat16 or float32")
+        _one_of(Quantization, quantization=self.quantization)
         if self.kv_cache_dtype not in ("auto", "bf16", "int8", "fp8"):
             raise ValueError(
                 f"kv_cache_dtype={self.kv_cache_dtype!r}: expected auto, bf16, int8 or fp8"

@@ -14,6 +14,7 @@ class EngineInfo:
     block in all layers.
     phases: name and seconds of each part of the start-up, in order. layout: of a block outside the
     engine; None for an engine without real blocks. num_host_slots: blocks that the host tier holds.
+    quantization: of the weights, as EngineConfig names it.
     """
 
     model: str
@@ -32,3 +33,4 @@ class EngineInfo:
     layout: BlockLayout | None = None
     num_host_slots: int = 0
     kv_cache_dtype: str = ""
+    quantization: str = "none"

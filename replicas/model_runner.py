@@ -61,7 +61,11 @@ class ModelRunner:
         dtype = choose_dtype(config.dtype, model, checkpoint)
         kept_as = cache_dtype(config.kv_cache_dtype, dtype)
         kernels = select_kernels(
-            config.kernels, dtype, deterministic=config.deterministic, cache_dtype=kept_as
+            config.kernels,
+            dtype,
+            deterministic=config.deterministic,
+            cache_dtype=kept_as,
+            quantization=config.quantization,
         )
         device = kernels.device
         draft = prepared_draft(config)
@@ -70,7 +74,9 @@ class ModelRunner:
             kernels = wrap_kernels(kernels)
         with torch.inference_mode():
             shown = progress or StartUpProgress(is_shown=False)
-            weights = load_weights(model, checkpoint, kernels, dtype, shown)
+            weights = load_weights(
+                model, checkpoint, kernels, dtype, shown, quantization=config.quantization
+            )
             size = size_kv_cache(
                 model,
                 config,
@@ -92,6 +98,9 @@ class ModelRunner:
         self._copier = BlockCopier(cache)
         self._draft = DraftModel(draft, prepared, config, size) if draft else None
         fingerprint = prepared.fingerprint
+        if config.quantization != "none":
+            # What it computes is another model's K and V.
+            fingerprint += f"-{config.quantization}"
         if config.deterministic:
             # Blocks that are equal bit for bit must not meet those that are equal up to rounding.
             fingerprint += f"-exact-{arithmetic}"

@@ -12,9 +12,16 @@ from pathlib import Path
 from replicas.assembly import build_engine
 from replicas.bench.busy_parent import measure_busy_parent
 from replicas.bench.forks import forks_table
+from replicas.bench.greedy_agreement import PROMPT_TOKENS, agreement_table, greedy_agreement
 from replicas.bench.measure import Run, run_workload
 from replicas.bench.move_cost import moves_table
-from replicas.bench.perplexity import measure_quality, python_manual, quality_table
+from replicas.bench.perplexity import (
+    CACHES,
+    WEIGHTS,
+    measure_quality,
+    python_manual,
+    quality_table,
+)
 from replicas.bench.report import WorkloadResult, figures_of, save, static_figures, table
 from replicas.bench.speculation import speculation_table
 from replicas.bench.static_baseline import continuous_steps, run_static, static_steps
@@ -86,7 +93,12 @@ def _further_tables(
         yield speculation_table(model, config)
     if options.perplexity:
         passages = python_manual(model, options.perplexity)
-        yield quality_table(measure_quality(model, config, passages))
+        precisions = CACHES if config.quantization == "none" else WEIGHTS
+        yield quality_table(measure_quality(model, config, passages, precisions))
+    if options.agreement:
+        passages = python_manual(model, options.agreement)
+        prompts = [passage[:PROMPT_TOKENS] for passage in passages]
+        yield agreement_table(greedy_agreement(model, config, prompts))
 
 
 def _pass(
@@ -119,6 +131,7 @@ def _config(options: argparse.Namespace, model: PreparedModel) -> EngineConfig:
         model=model.folder,
         scheduler=scheduler,
         dtype=options.dtype,
+        quantization=options.quantization,
         kv_cache_dtype=options.kv_cache_dtype,
         kernels=options.kernels,
         deterministic=options.deterministic,
@@ -150,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-cache-memory-bytes", type=int, default=2 << 30)
     parser.add_argument("--threads", type=int, default=0, help="0 means every core")
     parser.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32")
+    parser.add_argument("--quantization", default="none", help="none or int8")
     parser.add_argument("--kv-cache-dtype", default="auto", help="auto, bf16, int8 or fp8")
     parser.add_argument("--kernels", default="auto", help="auto, reference, cpu or triton")
     parser.add_argument("--deterministic", action="store_true")
@@ -173,7 +187,17 @@ def _parser() -> argparse.ArgumentParser:
         const=4,
         default=0,
         metavar="PASSAGES",
-        help="what each type of KV cache costs, on 1,024 tokens of each passage (4)",
+        help="what each type of KV cache costs, on 1,024 tokens of each passage (4); or, with "
+        "--quantization, what that costs",
+    )
+    parser.add_argument(
+        "--agreement",
+        type=int,
+        nargs="?",
+        const=16,
+        default=0,
+        metavar="PROMPTS",
+        help="how often int8 weights choose the same next token as exact ones (16)",
     )
     return parser
 

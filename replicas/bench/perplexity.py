@@ -1,4 +1,4 @@
-"""What a KV cache of fewer bits costs: the perplexity of text that every Python carries.
+"""What fewer bits for weights or the KV cache cost, on text that every Python carries.
 
 Perplexity is exp of the mean negative log-likelihood of each token after those before it.
 """
@@ -7,18 +7,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
+from typing import get_args
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from replicas.batch import Batch, SampleSpec
-from replicas.config import EngineConfig, KvCacheDtype
+from replicas.config import EngineConfig, KvCacheDtype, Quantization
 from replicas.model_runner import ModelRunner
 from replicas.models.prepared_model import PreparedModel
 from replicas.request import SamplingParams
 
-KV_CACHE_DTYPES: tuple[KvCacheDtype, ...] = ("auto", "bf16", "int8", "fp8")
 PASSAGE_TOKENS = 1024
 # Positions whose logits are held at once.
 _STEP_TOKENS = 128
@@ -26,18 +26,43 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class CacheQuality:
-    """One type of KV cache. loss: mean negative log-likelihood in nats over num_tokens tokens."""
+class Precision:
+    """What an engine keeps weights and K and V as."""
 
-    kv_cache_dtype: KvCacheDtype
+    quantization: Quantization = "none"
+    kv_cache_dtype: KvCacheDtype = "auto"
+
+
+# The first one is what the others are compared with.
+CACHES = tuple(Precision(kv_cache_dtype=dtype) for dtype in get_args(KvCacheDtype))
+WEIGHTS = (Precision(), Precision("int8"), Precision("int8", "int8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """One precision. loss: mean negative log-likelihood in nats over num_tokens tokens.
+
+    choices: [num_tokens] the likeliest token at each position.
+    """
+
+    precision: Precision
     loss: float
-    num_tokens: int
+    choices: tuple[int, ...]
     block_bytes: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were predicted."""
+        return len(self.choices)
 
     @property
     def perplexity(self) -> float:
         """exp of the loss."""
         return math.exp(self.loss)
+
+    def agreement(self, other: "Quality") -> float:
+        """Share of positions at which both choose the same next token."""
+        return float(np.mean(np.array(self.choices) == np.array(other.choices)))
 
 
 def python_manual(model: PreparedModel, num_passages: int) -> list[list[int]]:
@@ -57,49 +82,60 @@ def measure_quality(
     model: PreparedModel,
     config: EngineConfig,
     passages: Sequence[Sequence[int]],
-    kv_cache_dtypes: Sequence[KvCacheDtype] = KV_CACHE_DTYPES,
-) -> list[CacheQuality]:
-    """The same passages over each type of cache, with the same back end.
-
-    That is `reference` unless config names another: it alone has every type.
-    """
+    precisions: Sequence[Precision],
+) -> list[Quality]:
+    """The same passages with each precision, by the same back end: `reference`, or config's."""
     kernels = "reference" if config.kernels == "auto" else config.kernels
     results = []
-    for kv_cache_dtype in kv_cache_dtypes:
-        runner = ModelRunner(model, replace(config, kernels=kernels, kv_cache_dtype=kv_cache_dtype))
-        losses = [loss for passage in passages for loss in _losses(runner, passage)]
+    for precision in precisions:
+        settings = replace(
+            config,
+            kernels=kernels,
+            quantization=precision.quantization,
+            kv_cache_dtype=precision.kv_cache_dtype,
+        )
+        runner = ModelRunner(model, settings)
+        losses, choices = [], []
+        for passage in passages:
+            for start in range(0, len(passage) - 1, _STEP_TOKENS):
+                end = min(start + _STEP_TOKENS, len(passage) - 1)
+                logits = next_token_logits(runner, passage, start, end)
+                following = torch.tensor(passage[start + 1 : end + 1], device=logits.device)
+                likely = torch.log_softmax(logits, -1).gather(1, following[:, None])
+                losses += (-likely[:, 0]).tolist()
+                choices += logits.argmax(-1).tolist()
         loss = sum(losses) / len(losses)
-        results.append(CacheQuality(kv_cache_dtype, loss, len(losses), runner.block_bytes))
+        results.append(Quality(precision, loss, tuple(choices), runner.block_bytes))
         runner.close()
     return results
 
 
-def quality_table(results: Sequence[CacheQuality]) -> str:
+def quality_table(results: Sequence[Quality]) -> str:
     """A Markdown table; changes are against the first row."""
     first = results[0]
     lines = [
-        f"| KV cache ({first.num_tokens} tokens) | perplexity | change | block KiB | share |",
-        "|---" * 5 + "|",
+        f"| weights | KV cache ({first.num_tokens} tokens) | perplexity | change "
+        "| same next token | block KiB | share |",
+        "|---" * 7 + "|",
     ]
     lines += [
-        f"| {each.kv_cache_dtype} | {each.perplexity:.4f} "
-        f"| {100 * (each.perplexity / first.perplexity - 1):+.3f} % "
+        f"| {each.precision.quantization} | {each.precision.kv_cache_dtype} "
+        f"| {each.perplexity:.4f} | {100 * (each.perplexity / first.perplexity - 1):+.3f} % "
+        f"| {100 * each.agreement(first):.2f} % "
         f"| {each.block_bytes / 1024:.1f} | {each.block_bytes / first.block_bytes:.3f} |"
         for each in results
     ]
     return "\n".join(lines)
 
 
-def _losses(runner: ModelRunner, token_ids: Sequence[int]) -> list[float]:
-    """Of every token but the first, in nats."""
-    losses: list[float] = []
-    for start in range(0, len(token_ids) - 1, _STEP_TOKENS):
-        end = min(start + _STEP_TOKENS, len(token_ids) - 1)
-        logits = runner.logits(_each_token_a_row(token_ids, start, end, runner.layout.block_size))
-        following = torch.tensor(token_ids[start + 1 : end + 1], device=logits.device)
-        likely = torch.log_softmax(logits, -1).gather(1, following[:, None])
-        losses += (-likely[:, 0]).tolist()
-    return losses
+def next_token_logits(
+    runner: ModelRunner, token_ids: Sequence[int], start: int, end: int
+) -> torch.Tensor:
+    """[end - start, vocab] float32 after each of the tokens start to end of one request.
+
+    Those before them must have been computed already, by the same runner.
+    """
+    return runner.logits(_each_token_a_row(token_ids, start, end, runner.layout.block_size))
 
 
 def _each_token_a_row(token_ids: Sequence[int], start: int, end: int, block_size: int) -> Batch:

@@ -1,6 +1,6 @@
-"""What a back end may offer beyond single operations: whole layers, and logits in float32.
+"""What a back end may offer beyond single operations: whole layers, logits in float32, codes.
 
-A decoder asks for these by protocol and goes operation by operation where they are missing.
+Whoever wants one of these asks for it by protocol, and does without where it is missing.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import torch
 
 from replicas.batch import Batch
 from replicas.kernels.interface import AttentionShape, LayerCache, PackedWeight
+from replicas.quantization.weight_codes import WeightCodes
 
 
 class LayerParts(Protocol):
@@ -99,4 +100,16 @@ class FloatLogits(Protocol):
 
     def logits(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         """x [T, in] to [T, out] float32."""
+        ...
+
+
+@runtime_checkable
+class CodedProducts(Protocol):
+    """A back end whose products take weights, and then activations, as codes of int8."""
+
+    def pack_codes(self, weight: WeightCodes, bias: torch.Tensor | None) -> PackedWeight:
+        """Lay out a weight and bias [out] for `linear`; the originals may be dropped.
+
+        `linear` then computes with activations as replicas.quantization.activation_codes has them.
+        """
         ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from replicas.config import Quantization
 from replicas.kernels.interface import Kernels
 
 log = logging.getLogger(__name__)
@@ -22,18 +23,20 @@ class Seat:
     """Where a back end is found. module: has `load(dtype, deterministic=...) -> Kernels`, which
     raises KernelsUnavailable where it cannot run. needs_cuda: only tried where there is a GPU.
     converts_cache: its KV cache may be of another type than the activations, quantised ones too.
+    has_codes: its products take weights as codes of int8 (replicas.kernels.fused.CodedProducts).
     """
 
     module: str
     needs_cuda: bool = False
     converts_cache: bool = False
+    has_codes: bool = False
 
 
 # In the order in which `auto` tries them.
 SEATS: Mapping[str, Seat] = {
     "triton": Seat("replicas.kernels.triton", needs_cuda=True),
-    "cpu": Seat("replicas.kernels.cpu", converts_cache=True),
-    "reference": Seat("replicas.kernels.reference.load", converts_cache=True),
+    "cpu": Seat("replicas.kernels.cpu", converts_cache=True, has_codes=True),
+    "reference": Seat("replicas.kernels.reference.load", converts_cache=True, has_codes=True),
 }
 
 
@@ -41,6 +44,7 @@ SEATS: Mapping[str, Seat] = {
 class _Wanted:
     dtype: torch.dtype
     cache_dtype: torch.dtype
+    quantization: Quantization
     deterministic: bool
 
 
@@ -50,14 +54,16 @@ def select_kernels(
     *,
     deterministic: bool,
     cache_dtype: torch.dtype | None = None,
+    quantization: Quantization = "none",
     seats: Mapping[str, Seat] = SEATS,
 ) -> Kernels:
     """The back end `asked` for ("auto" takes the first that loads).
 
-    dtype: of weights and activations. cache_dtype: of K and V; None means the same.
+    dtype: of weights and activations. cache_dtype: of K and V; None means the same. quantization:
+    of the weights.
     KernelsUnavailable if the one asked for by name cannot run here, or none can.
     """
-    wanted = _Wanted(dtype, cache_dtype or dtype, deterministic)
+    wanted = _Wanted(dtype, cache_dtype or dtype, quantization, deterministic)
     if asked != "auto":
         if asked not in seats:
             raise KernelsUnavailable(f"kernels={asked}: expected auto or one of {', '.join(seats)}")
@@ -82,6 +88,8 @@ def _load(name: str, seat: Seat, wanted: _Wanted) -> Kernels:
         raise KernelsUnavailable(
             f"kernels={name}: has no KV cache of {wanted.cache_dtype} beside {wanted.dtype}"
         )
+    if wanted.quantization != "none" and not seat.has_codes:
+        raise KernelsUnavailable(f"kernels={name}: has no quantization={wanted.quantization}")
     try:
         module = importlib.import_module(seat.module)
     except ImportError as error:

@@ -12,8 +12,15 @@ from typing import Any
 import torch
 
 from replicas.batch import Batch
-from replicas.kernels.fused import CanFuse, DecoderParts, FloatLogits, FusedLayers
+from replicas.kernels.fused import (
+    CanFuse,
+    CodedProducts,
+    DecoderParts,
+    FloatLogits,
+    FusedLayers,
+)
 from replicas.kernels.interface import AttentionShape, Kernels, LayerCache, PackedWeight
+from replicas.quantization.weight_codes import WeightCodes
 
 
 @dataclass(slots=True)
@@ -75,6 +82,11 @@ class TimedKernels:
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """Not measured: it is part of loading."""
         return self.inner.pack_linear(weight, bias)
+
+    def pack_codes(self, weight: WeightCodes, bias: torch.Tensor | None) -> PackedWeight:
+        """Not measured either; the back end inside must have products of codes."""
+        assert isinstance(self.inner, CodedProducts), self.inner.name
+        return self.inner.pack_codes(weight, bias)
 
     def linear(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         """Counts as linear_s."""

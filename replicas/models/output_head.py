@@ -4,6 +4,7 @@ import torch
 
 from replicas.kernels.fused import FloatLogits
 from replicas.kernels.interface import Kernels
+from replicas.models.weight_packing import PackWeight
 
 # A bfloat16 number between 16 and 32 has steps of 1/8: near-ties become ties, and the first one
 # wins. Whatever lies within one step (2**-7 of the value) of the largest is computed again.
@@ -15,10 +16,10 @@ _MOST_CANDIDATES = 32
 class OutputHead:
     """weight [vocab, d]; in a tied model it is the embedding itself, packed once more."""
 
-    def __init__(self, weight: torch.Tensor, kernels: Kernels) -> None:
+    def __init__(self, weight: torch.Tensor, kernels: Kernels, pack: PackWeight) -> None:
         self._weight = weight
         self._kernels = kernels
-        self._packed = kernels.pack_linear(weight, None)
+        self._packed = pack(weight, None)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """x [S, d] to [S, vocab] float32; of bfloat16 products the largest are made exact."""

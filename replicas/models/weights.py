@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from replicas.config import Quantization
 from replicas.kernels.interface import Kernels, PackedWeight
 from replicas.models.model_config import ModelConfig
 from replicas.models.output_head import OutputHead
 from replicas.models.start_up_progress import StartUpProgress
 from replicas.models.supported import ModelUnavailable
 from replicas.models.weight_files import weight_files
+from replicas.models.weight_packing import PackWeight, weight_packing
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +118,14 @@ def load_weights(
     kernels: Kernels,
     dtype: torch.dtype,
     progress: StartUpProgress,
+    quantization: Quantization = "none",
 ) -> DecoderWeights:
-    """All weights, packed for `kernels`; at no time are more than one layer's held twice."""
-    loader = _Loader(config, checkpoint, kernels, dtype)
+    """All weights, packed for `kernels`; at no time are more than one layer's held twice.
+
+    quantization: of every linear layer, the head's too; the embedding stays as it is. A layer is
+    quantised as it is read.
+    """
+    loader = _Loader(config, checkpoint, kernels, dtype, weight_packing(kernels, quantization))
     total_bytes = loader.total_bytes()
     with progress.phase("load weights", total_bytes=total_bytes) as on_bytes:
         layers = []
@@ -132,12 +139,18 @@ def load_weights(
 
 class _Loader:
     def __init__(
-        self, config: ModelConfig, checkpoint: Checkpoint, kernels: Kernels, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        pack: PackWeight,
     ) -> None:
         self._config = config
         self._checkpoint = checkpoint
         self._kernels = kernels
         self._dtype = dtype
+        self._pack = pack
 
     def layer_bytes(self) -> int:
         config = self._config
@@ -181,7 +194,7 @@ class _Loader:
             embedding=embedding.to(device),
             layers=layers,
             final_norm=self._vector("model.norm.weight", config.hidden_size),
-            head=OutputHead(head.to(device), self._kernels),
+            head=OutputHead(head.to(device), self._kernels, self._pack),
         )
         # Some writers save the head of a tied model too.
         spare = frozenset({"lm_head.weight"} if config.tied_embeddings else ())
@@ -192,9 +205,7 @@ class _Loader:
         weight = torch.cat(list(self._parts(parts, ".weight", (width,))))
         bias = torch.cat(list(self._parts(parts, ".bias", ()))) if biased else None
         device = self._kernels.device
-        return self._kernels.pack_linear(
-            weight.to(device), None if bias is None else bias.to(device)
-        )
+        return self._pack(weight.to(device), None if bias is None else bias.to(device))
 
     def _parts(
         self, parts: Mapping[str, int], ending: str, tail: tuple[int, ...]

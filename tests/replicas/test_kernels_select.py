@@ -67,6 +67,26 @@ def test_a_named_back_end_without_the_cache_that_was_asked_for_is_an_error() -> 
         )
 
 
+def test_auto_passes_over_a_back_end_without_the_codes_that_were_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seats = {"plain": Seat(REFERENCE.module), "reference": REFERENCE}
+    with caplog.at_level(logging.INFO, logger="replicas.kernels.select"):
+        select_kernels(
+            "auto", torch.bfloat16, deterministic=False, quantization="int8", seats=seats
+        )
+    assert "kernels=plain: has no quantization=int8" in caplog.text
+    assert "chosen name=reference" in caplog.text
+
+
+def test_a_named_back_end_without_codes_is_an_error() -> None:
+    seats = {"plain": Seat(REFERENCE.module)}
+    with pytest.raises(KernelsUnavailable, match="kernels=plain: has no quantization=int8"):
+        select_kernels(
+            "plain", torch.bfloat16, deterministic=False, quantization="int8", seats=seats
+        )
+
+
 def test_a_back_end_that_this_version_lacks_is_a_clear_error() -> None:
     seats = {"absent": Seat("replicas.kernels.absent"), "reference": REFERENCE}
     with pytest.raises(KernelsUnavailable, match="kernels=absent: this version has no such"):

@@ -23,7 +23,7 @@ def test_the_largest_logit_is_the_one_of_exact_arithmetic():
     exact = x.double() @ weight.double().T
     rounded = (x @ weight.T).float()
     assert (rounded.argmax(-1) != exact.argmax(-1)).any(), "the test has no near-tie to decide"
-    logits = OutputHead(weight, KERNELS).logits(x)
+    logits = OutputHead(weight, KERNELS, KERNELS.pack_linear).logits(x)
     assert logits.dtype == torch.float32
     assert (logits.argmax(-1) == exact.argmax(-1)).all()
 
@@ -31,12 +31,11 @@ def test_the_largest_logit_is_the_one_of_exact_arithmetic():
 def test_the_rest_stays_within_the_rounding_of_its_type():
     weight, x = random_rows(500, 64, seed=2), random_rows(5, 64, seed=3)
     exact = x.double() @ weight.double().T
-    logits = OutputHead(weight, KERNELS).logits(x)
+    logits = OutputHead(weight, KERNELS, KERNELS.pack_linear).logits(x)
     assert torch.allclose(logits.double(), exact, rtol=2**-7, atol=1e-2)
 
 
 def test_a_model_without_an_opinion_costs_no_second_product():
-    logits = OutputHead(torch.zeros(1000, 16, dtype=torch.bfloat16), KERNELS).logits(
-        random_rows(3, 16, seed=4)
-    )
+    weight = torch.zeros(1000, 16, dtype=torch.bfloat16)
+    logits = OutputHead(weight, KERNELS, KERNELS.pack_linear).logits(random_rows(3, 16, seed=4))
     assert not logits.any()

@@ -13,6 +13,7 @@ from replicas.kernels.cpu.backend import CpuKernels
 from replicas.kernels.interface import AttentionShape, Kernels, LayerCache, PackedWeight
 from replicas.kernels.reference.backend import ReferenceKernels
 from replicas.kernels.select import KernelsUnavailable
+from replicas.quantization.weight_codes import WeightCodes
 
 OFF_VARIABLE = "PAGODA_CPU_KERNELS_OFF"
 
@@ -41,16 +42,20 @@ class PartlyOff:
     def __init__(self, own: CpuKernels, dtype: torch.dtype, off: frozenset[str]) -> None:
         plain = ReferenceKernels(dtype)
 
-        def chosen(part: str) -> Kernels:
+        def chosen(part: str) -> CpuKernels | ReferenceKernels:
             return plain if part in off else own
 
         self._products = chosen("products")
-        self._attention = chosen("attention")
-        self._rows = chosen("rows")
+        self._attention: Kernels = chosen("attention")
+        self._rows: Kernels = chosen("rows")
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """For `linear`."""
         return self._products.pack_linear(weight, bias)
+
+    def pack_codes(self, weight: WeightCodes, bias: torch.Tensor | None) -> PackedWeight:
+        """For `linear` too."""
+        return self._products.pack_codes(weight, bias)
 
     def linear(self, x: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         """Part products."""

@@ -15,6 +15,9 @@ from replicas.kernels.cpu.layers import CpuLayers
 from replicas.kernels.cpu.packed import PANEL, PackedLinear, cache_parts, row_tensors
 from replicas.kernels.fused import DecoderParts
 from replicas.kernels.interface import AttentionShape, LayerCache
+from replicas.quantization.weight_codes import WeightCodes
+
+_CODES_PER_WORD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,14 @@ class CpuKernels:
         words = -(-width // self._per_word)
         panels = self._memory.words(-(-out // PANEL) * words * PANEL)
         self.native.pack(self.isa, weight.contiguous(), panels)
-        return PackedLinear(panels, self._empty if bias is None else bias.float(), out, width)
+        return PackedLinear(panels, self._empty, self._bias(bias), out, width)
+
+    def pack_codes(self, weight: WeightCodes, bias: torch.Tensor | None) -> PackedLinear:
+        """Codes [out, in] in panels of 32 outputs, by four inputs."""
+        out, width = weight.codes.shape
+        panels = self._memory.words(-(-out // PANEL) * -(-width // _CODES_PER_WORD) * PANEL)
+        self.native.pack_codes(self.isa, weight.codes.contiguous(), panels)
+        return PackedLinear(panels, weight.scales.contiguous(), self._bias(bias), out, width)
 
     def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         """x [T, in] to [T, out]."""
@@ -118,11 +128,14 @@ class CpuKernels:
     def _per_word(self) -> int:
         return 2 if self._dtype is torch.bfloat16 else 1
 
+    def _bias(self, bias: torch.Tensor | None) -> torch.Tensor:
+        return self._empty if bias is None else bias.float().contiguous()
+
     def _product(self, x: torch.Tensor, packed: PackedLinear, *, to_float: bool) -> torch.Tensor:
-        if packed.in_features % self._per_word:
+        if packed.in_features % self._per_word and not packed.is_coded:
             x = torch.nn.functional.pad(x, (0, 1))
         product: torch.Tensor = self.native.linear(
-            self.isa, x.contiguous(), packed.panels, packed.bias, packed.out_features, to_float
+            self.isa, x.contiguous(), packed.parts(), packed.out_features, to_float
         )
         return product
 

@@ -34,10 +34,15 @@ COMPILE_TIMEOUT_S = 300.0
 _COMMON_FLAGS = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-DNDEBUG")
 # A product and its sum may become one instruction; nothing else may be reordered.
 _KERNEL_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-_AVX512_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma")
+_AVX512_FLAGS = (
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma"),
+    "-mprefer-vector-width=512",
+)
+_VNNI_FLAGS = ("-mavx512vnni",)
 _INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = {
-    "avx512_bf16": (*_AVX512_FLAGS, "-mavx512bf16", "-mprefer-vector-width=512"),
-    "avx512": (*_AVX512_FLAGS, "-mprefer-vector-width=512"),
+    "avx512_bf16": (*_AVX512_FLAGS, *_VNNI_FLAGS, "-mavx512bf16"),
+    "avx512_vnni": (*_AVX512_FLAGS, *_VNNI_FLAGS),
+    "avx512": _AVX512_FLAGS,
     "avx2": ("-mavx2", "-mfma"),
     "portable": (),
 }

@@ -59,4 +59,4 @@ def _tensors(layer: LayerParts) -> list[torch.Tensor]:
     packed: list[PackedLinear] = [layer.qkv, layer.output, layer.gate_up, layer.down]
     qk_norm = torch.empty(0) if layer.qk_norm is None else layer.qk_norm.float().contiguous()
     norms = [layer.input_norm.float(), layer.post_norm.float(), qk_norm]
-    return [*norms, *(tensor for each in packed for tensor in (each.panels, each.bias))]
+    return [*norms, *(part for each in packed for part in each.parts())]

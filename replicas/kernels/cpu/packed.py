@@ -15,13 +15,24 @@ PANEL = 32
 class PackedLinear:
     """panels [ceil(out / 32) * words * 32] int32 of a weight [out, in]; bias [out] or empty.
 
-    A word holds two inputs in bfloat16 and one in float32.
+    A word holds two inputs in bfloat16, one in float32, and four as codes. scales: [out] float32 of
+    a weight of codes, otherwise empty.
     """
 
     panels: torch.Tensor
+    scales: torch.Tensor
     bias: torch.Tensor
     out_features: int
     in_features: int
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether its numbers are codes."""
+        return len(self.scales) > 0
+
+    def parts(self) -> list[torch.Tensor]:
+        """As packed_of on the C++ side reads them; an empty tensor stands for none."""
+        return [self.panels, self.scales, self.bias]
 
 
 def cache_parts(cache: LayerCache) -> list[torch.Tensor]:

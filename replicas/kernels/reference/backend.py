@@ -1,5 +1,7 @@
 """The kernels' interface in plain torch on the CPU: fast, or deterministic on request."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
@@ -16,6 +18,8 @@ from replicas.kernels.reference.linear import (
 )
 from replicas.kernels.reference.scratch import Scratch
 from replicas.kernels.reference.split_attention import SplitAttention, SplitPlan
+from replicas.quantization.activation_codes import as_coded
+from replicas.quantization.weight_codes import WeightCodes
 
 
 class ReferenceKernels:
@@ -33,9 +37,16 @@ class ReferenceKernels:
         """Weight [out, in] in oneDNN's own layout."""
         return pack(weight, bias)
 
+    def pack_codes(self, weight: WeightCodes, bias: torch.Tensor | None) -> PackedLinear:
+        """The numbers that codes stand for, in float32: exact, and four times their memory."""
+        packed = self.pack_linear(weight.numbers(), None if bias is None else bias.float())
+        return replace(packed, is_coded=True)
+
     def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         """x [T, in] to [T, out]."""
-        return multiply(x, packed)
+        if packed.is_coded:
+            return self._multiply(as_coded(x), packed).to(x.dtype)
+        return self._multiply(x, packed)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Norm over the last dimension, statistics in float32."""
@@ -93,6 +104,9 @@ class ReferenceKernels:
         assert isinstance(plan, GroupedPlan), type(plan)
         return grouped_attention.attend(q, cache, shape, plan, self._scratch)
 
+    def _multiply(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        return multiply(x, packed)
+
 
 class DeterministicKernels(ReferenceKernels):
     """Plain torch in which the bits of a row depend on its own request alone.
@@ -106,26 +120,16 @@ class DeterministicKernels(ReferenceKernels):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(dtype)
-        self._proved: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+        self._proved: dict[tuple[torch.Size, torch.dtype, bool], tuple[int, ...]] = {}
         self._attentions: dict[tuple[AttentionShape, int], SplitAttention] = {}
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
         """Weight [out, in] in oneDNN's own layout, with the row tiles that were proved for it."""
         packed = pack(weight, bias)
-        key = (weight.shape[0], weight.shape[1], bias is not None)
+        key = (weight.shape, weight.dtype, bias is not None)
         if key not in self._proved:
             self._proved[key] = proved_tiles(packed, weight.shape[1])
-        return PackedLinear(
-            packed.weight,
-            packed.bias,
-            packed.out_features,
-            packed.is_reordered,
-            self._proved[key],
-        )
-
-    def linear(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-        """x [T, in] to [T, out]."""
-        return multiply_in_tiles(x, packed)
+        return replace(packed, tiles=self._proved[key])
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2F] to [T, F], in float32 until the end."""
@@ -150,6 +154,9 @@ class DeterministicKernels(ReferenceKernels):
         assert isinstance(plan, SplitPlan), type(plan)
         attention = self._attention(shape, cache.keys.shape[1])
         return attention.attend(q, cache, plan, self._scratch)
+
+    def _multiply(self, x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        return multiply_in_tiles(x, packed)
 
     def _attention(self, shape: AttentionShape, block_size: int) -> SplitAttention:
         key = (shape, block_size)

@@ -21,7 +21,8 @@ _PROOF_ELEMENTS = 1 << 24
 class PackedLinear:
     """A weight [out, in] as oneDNN wants it (or plain), its bias, and the row tiles proved for it.
 
-    tiles is empty outside deterministic mode.
+    tiles is empty outside deterministic mode. is_coded: the weight is the float32 that codes stand
+    for, and so must the activations be.
     """
 
     weight: torch.Tensor
@@ -29,6 +30,7 @@ class PackedLinear:
     out_features: int
     is_reordered: bool
     tiles: tuple[int, ...] = ()
+    is_coded: bool = False
 
 
 def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:

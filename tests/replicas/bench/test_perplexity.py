@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from replicas.bench.perplexity import (
-    CacheQuality,
+    CACHES,
+    WEIGHTS,
+    Precision,
+    Quality,
     measure_quality,
     python_manual,
     quality_table,
@@ -48,7 +51,7 @@ def test_the_loss_is_that_of_one_forward_pass(tmp_path: Path) -> None:
     model = save_tiny(tmp_path, "llama")
     (passage,) = random_prompts([200], seed=8)
     config = settings_for(model.prepared, dtype="float32")
-    (ours,) = measure_quality(model.prepared, config, [passage], ["auto"])
+    (ours,) = measure_quality(model.prepared, config, [passage], [Precision()])
     logits = model.own_logits(passage)[:-1]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(passage[1:]))
     assert ours.loss == pytest.approx(expected.item(), abs=1e-4)
@@ -56,21 +59,33 @@ def test_the_loss_is_that_of_one_forward_pass(tmp_path: Path) -> None:
 
 
 def test_the_table_compares_with_its_first_row() -> None:
-    rows = [CacheQuality("auto", 1.0, 10, 2048), CacheQuality("int8", 1.01, 10, 1024)]
-    table = quality_table(rows).splitlines()
-    assert table[0] == "| KV cache (10 tokens) | perplexity | change | block KiB | share |"
-    assert table[3] == "| int8 | 2.7456 | +1.005 % | 1.0 | 0.500 |"
+    exact = Quality(Precision(), 1.0, (5, 6, 7, 8), 2048)
+    other = Quality(Precision("int8", "fp8"), 1.01, (5, 6, 7, 9), 1024)
+    table = quality_table([exact, other]).splitlines()
+    assert "KV cache (4 tokens)" in table[0]
+    assert table[3] == "| int8 | fp8 | 2.7456 | +1.005 % | 75.00 % | 1.0 | 0.500 |"
 
 
 @pytest.mark.slow
 def test_a_smaller_cache_costs_little_perplexity() -> None:
     model = demo()
     passages = [passage[:512] for passage in python_manual(model, 2)]
-    exact, *others = measure_quality(model, settings_for(model), passages)
+    exact, *others = measure_quality(model, settings_for(model), passages, CACHES)
     # A model that predicts nothing would not notice any loss.
     assert exact.perplexity < 40
     for each in others:
         change = 100 * (each.perplexity / exact.perplexity - 1)
-        assert abs(change) < BOUNDS[each.kv_cache_dtype], each
-    shares = {each.kv_cache_dtype: each.block_bytes / exact.block_bytes for each in others}
+        assert abs(change) < BOUNDS[each.precision.kv_cache_dtype], each
+    shares = {
+        each.precision.kv_cache_dtype: each.block_bytes / exact.block_bytes for each in others
+    }
     assert shares == {"bf16": 1.0, "int8": 0.53125, "fp8": 0.53125}
+
+
+@pytest.mark.slow
+def test_int8_weights_cost_little_perplexity() -> None:
+    model = demo()
+    passages = [passage[:512] for passage in python_manual(model, 2)]
+    exact, coded = measure_quality(model, settings_for(model), passages, WEIGHTS[:2])
+    assert abs(coded.perplexity / exact.perplexity - 1) < 0.04
+    assert coded.agreement(exact) > 0.93

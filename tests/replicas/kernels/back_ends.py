@@ -12,7 +12,7 @@ from replicas.kernels.interface import Kernels
 from replicas.kernels.reference.backend import DeterministicKernels, ReferenceKernels
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "portable")
+INSTRUCTION_SETS = ("avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 MakeKernels = Callable[[torch.dtype], Kernels]
 
 BACK_ENDS = (

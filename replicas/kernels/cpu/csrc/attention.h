@@ -164,7 +164,7 @@ class ItemAttention {
     if (!sizes_.wide)
       fetch(gathered_.keys + keys.first_panel * kPanel,
             fewer(kPanelsAhead, keys.last_panel - keys.first_panel) * kPanel, row_bytes);
-    with_number(sizes_.per_kv, [&](auto number) {
+    with_number<kMostDirect>(sizes_.per_kv, [&](auto number) {
       constexpr int kNumber = decltype(number)::value;
       long heads = item_.last_head - item_.first_head, dim = call_.heads.dim;
       for (long panel = keys.first_panel; panel < keys.last_panel; ++panel)
@@ -197,7 +197,7 @@ class ItemAttention {
       pack_split<E>(gathered_, keys.first_panel, keys.last_panel, call_.heads.dim, space_.keys,
                     space_.values);
       long first = (head - item_.first_head) * per_head_;
-      in_tiles(per_head_, [&](long start, long count) {
+      in_tiles(per_head_, kTileRows, [&](long start, long count) {
         attend_tile(split, first + start, count);
       });
     }

@@ -28,17 +28,36 @@ void pack(int64_t isa, const Tensor& weight, Tensor panels) {
                        at::get_num_threads());
 }
 
-Tensor linear(int64_t isa, const Tensor& x, const Tensor& panels, const Tensor& bias, int64_t out,
+void pack_codes(int64_t isa, const Tensor& codes, Tensor panels) {
+  TORCH_CHECK(codes.dim() == 2, "cpu kernels: codes must be [out, in]");
+  check(codes, at::kChar, "codes");
+  check(panels, at::kInt, "panels");
+  auto* words = reinterpret_cast<uint32_t*>(panels.data_ptr<int32_t>());
+  kernels_of(isa).pack_codes(codes.const_data_ptr<int8_t>(), codes.size(0), codes.size(1), words,
+                             at::get_num_threads());
+}
+
+// packed: panels, scales or an empty tensor, bias or an empty tensor.
+Tensor linear(int64_t isa, const Tensor& x, const std::vector<Tensor>& packed, int64_t out,
               bool to_float) {
   Element element = element_of(x);
-  int64_t per_word = element == Element::kBf16 ? 2 : 1;
-  TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && x.size(1) % per_word == 0,
-              "cpu kernels: x must be contiguous [T, whole words]");
-  Packed packed = packed_of(panels, bias, out, x.size(1) / per_word);
-  auto options = to_float ? x.options().dtype(at::kFloat) : x.options();
-  Tensor result = at::empty({x.size(0), out}, options);
-  kernels_of(isa).linear(element, x.const_data_ptr(), x.size(0), packed, result.data_ptr(),
-                         to_float, at::get_num_threads());
+  TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && packed.size() == 3,
+              "cpu kernels: x must be contiguous [T, in]");
+  LinearCall call{};
+  call.element = element;
+  call.x = x.const_data_ptr();
+  call.rows = x.size(0);
+  call.packed = packed_of(packed, element, out, x.size(1));
+  bool is_coded = call.packed.scales != nullptr;
+  TORCH_CHECK(is_coded || element == Element::kF32 || x.size(1) % 2 == 0,
+              "cpu kernels: x must be [T, whole words]");
+  Tensor codes = at::empty({is_coded ? code_bytes(call.rows, x.size(1)) : 0}, at::kByte);
+  Tensor result = at::empty({x.size(0), out}, to_float ? x.options().dtype(at::kFloat) : x.options());
+  call.out = result.data_ptr();
+  call.to_float = to_float;
+  call.codes = static_cast<char*>(codes.data_ptr());
+  call.num_threads = at::get_num_threads();
+  kernels_of(isa).linear(call);
   return result;
 }
 
@@ -116,9 +135,9 @@ Tensor attention(int64_t isa, const Tensor& q, const std::vector<Tensor>& cache,
 TORCH_LIBRARY(pagoda_cpu, library) {
   library.def("instruction_sets", instruction_sets);
   library.def("pack(int isa, Tensor weight, Tensor(a!) panels) -> ()", pack);
-  library.def(
-      "linear(int isa, Tensor x, Tensor panels, Tensor bias, int out, bool to_float) -> Tensor",
-      linear);
+  library.def("pack_codes(int isa, Tensor codes, Tensor(a!) panels) -> ()", pack_codes);
+  library.def("linear(int isa, Tensor x, Tensor[] packed, int out, bool to_float) -> Tensor",
+              linear);
   library.def(
       "rms_norm(int isa, Tensor x, Tensor(a!) residual, Tensor weight, float eps) -> Tensor",
       rms_norm);

@@ -74,26 +74,6 @@ PAGODA_INLINE bool can_go_direct(const Heads& heads, long words) {
          heads.dim % kPanel == 0;
 }
 
-// Calls work(std::integral_constant-like number of query heads).
-template <int M>
-struct Number {
-  static constexpr int value = M;
-};
-
-template <class Work>
-PAGODA_INLINE void with_number(long number, Work work) {
-  switch (number) {
-    case 1: return work(Number<1>{});
-    case 2: return work(Number<2>{});
-    case 3: return work(Number<3>{});
-    case 4: return work(Number<4>{});
-    case 5: return work(Number<5>{});
-    case 6: return work(Number<6>{});
-    case 7: return work(Number<7>{});
-    case 8: return work(Number<8>{});
-  }
-}
-
 }  // namespace
 }  // namespace PAGODA_ISA
 }  // namespace pagoda

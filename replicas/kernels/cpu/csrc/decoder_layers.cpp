@@ -30,20 +30,25 @@ DecoderLayers::DecoderLayers(std::vector<int64_t> sizes, std::vector<double> num
 }
 
 Layer DecoderLayers::layer_of(const Tensor* own, int64_t window) const {
-  int64_t per_word = element_ == Element::kBf16 ? 2 : 1;
-  int64_t hidden = sizes_.hidden / per_word, inner = sizes_.inner / per_word;
   int64_t query = sizes_.query_heads * sizes_.head_dim;
   int64_t qkv = query + 2 * sizes_.kv_heads * sizes_.head_dim;
   Layer layer{};
   layer.input_norm = read<float>(own[0], "input_norm");
   layer.post_norm = read<float>(own[1], "post_norm");
   layer.qk_norm = read_or_null(own[2], "qk_norm");
-  layer.qkv = packed_of(own[3], own[4], qkv, hidden);
-  layer.output = packed_of(own[5], own[6], sizes_.hidden, query / per_word);
-  layer.gate_up = packed_of(own[7], own[8], 2 * sizes_.inner, hidden);
-  layer.down = packed_of(own[9], own[10], sizes_.hidden, inner);
+  auto packed = [&](int64_t first, int64_t out, int64_t in) {
+    return packed_of(at::ArrayRef<Tensor>(own + first, 3), element_, out, in);
+  };
+  layer.qkv = packed(3, qkv, sizes_.hidden);
+  layer.output = packed(6, sizes_.hidden, query);
+  layer.gate_up = packed(9, 2 * sizes_.inner, sizes_.hidden);
+  layer.down = packed(12, sizes_.hidden, sizes_.inner);
   layer.window = window;
   return layer;
+}
+
+int64_t DecoderLayers::widest() const {
+  return std::max({sizes_.hidden, sizes_.inner, heads_.query * heads_.dim});
 }
 
 void DecoderLayers::use_caches(std::vector<Tensor> caches) {
@@ -109,11 +114,16 @@ void DecoderLayers::lay_out(StepCall& call) {
   int64_t scratch = kernels_of(sizes_.isa).attention_scratch_bytes(
       heads_, widens(layers_[0].cache.held, element_), parts, call.num_threads);
   int64_t normed = std::max<int64_t>(tokens, call.num_threads * kOwnRows) * sizes_.hidden;
+  call.own_code_bytes = layers_[0].qkv.scales ? code_bytes(kOwnRows, widest()) : 0;
+  int64_t codes = call.own_code_bytes ? std::max<int64_t>(code_bytes(tokens, widest()),
+                                                          call.num_threads * call.own_code_bytes)
+                                      : 0;
   int64_t elements = qkv + 2 * query + 3 * sizes_.inner;
-  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + scratch +
-                        16 * kLine);
+  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + codes +
+                        scratch + 16 * kLine);
   used_ = (kLine - reinterpret_cast<uintptr_t>(memory_.data_ptr()) % kLine) % kLine;
   call.scratch = take(scratch, 1);
+  call.codes = take(codes, 1);
   call.residual = reinterpret_cast<float*>(take(tokens * sizes_.hidden, 4));
   call.x = take(normed, size);
   call.qkv = take(tokens * qkv, size);

@@ -37,9 +37,10 @@ class DecoderLayers : public torch::CustomClassHolder {
   std::vector<double> take_seconds();
 
  private:
-  static constexpr size_t kPerLayer = 11;
+  static constexpr size_t kPerLayer = 15;
 
   Layer layer_of(const Tensor* own, int64_t window) const;
+  int64_t widest() const;
   void lay_out(StepCall& call);
   char* take(int64_t elements, int64_t size);
 

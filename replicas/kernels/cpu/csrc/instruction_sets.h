@@ -9,6 +9,9 @@ namespace pagoda {
 namespace avx512_bf16 {
 extern const Kernels kKernels;
 }
+namespace avx512_vnni {
+extern const Kernels kKernels;
+}
 namespace avx512 {
 extern const Kernels kKernels;
 }
@@ -20,6 +23,13 @@ namespace portable {
 extern const Kernels kKernels;
 }
 
+#if defined(__x86_64__)
+inline bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
 struct InstructionSet {
   const char* name;
   const Kernels* kernels;
@@ -30,14 +40,12 @@ inline const InstructionSet kInstructionSets[] = {
 #if defined(__x86_64__)
     {"avx512_bf16", &avx512_bf16::kKernels,
      [] {
-       return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+       return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+              has_avx512();
      }},
-    {"avx512", &avx512::kKernels,
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-     }},
+    {"avx512_vnni", &avx512_vnni::kKernels,
+     [] { return __builtin_cpu_supports("avx512vnni") && has_avx512(); }},
+    {"avx512", &avx512::kKernels, has_avx512},
     {"avx2", &avx2::kKernels,
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
 #endif

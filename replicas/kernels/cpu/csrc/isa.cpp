@@ -20,16 +20,28 @@ void pack(Element element, const void* weight, long out, long in, uint32_t* pane
   });
 }
 
-void linear(Element element, const void* x, long rows, const Packed& w, void* out, bool to_float,
-            int threads) {
-  with_element(element, [&](auto e) {
+void pack_codes(const int8_t* codes, long out, long in, uint32_t* panels, int threads) {
+  with_team(threads,
+            [&](Team& team, int) { pack_code_panels(team, codes, out, in, panels); });
+}
+
+void linear(const LinearCall& call) {
+  with_element(call.element, [&](auto e) {
     using E = decltype(e);
-    Matrix matrix{x, rows, w.steps};
-    with_team(threads, [&](Team& team, int) {
-      if (!to_float) return product_to<E>(team, matrix, w, static_cast<typename E::T*>(out));
-      float* floats = static_cast<float*>(out);
-      share_panels(team, rows, panels_of(w), [&](long panel, long first, long last) {
-        panel_product<E>(matrix, w, panel, first, last,
+    using T = typename E::T;
+    const Packed& w = call.packed;
+    with_team(call.num_threads, [&](Team& team, int) {
+      const T* x = static_cast<const T*>(call.x);
+      Matrix rows = plain_matrix(x, call.rows, w);
+      if (w.scales) {
+        Coded coded(call.codes, call.rows, w.in);
+        team.share(call.rows, [&](long row) { coded.put<E>(row, x + row * w.in); });
+        rows = coded.matrix();
+      }
+      if (!call.to_float) return product_to<E>(team, rows, w, static_cast<T*>(call.out));
+      float* floats = static_cast<float*>(call.out);
+      share_panels(team, call.rows, panels_of(w), [&](long panel, long first, long last) {
+        panel_product<E>(rows, w, panel, first, last,
                          [&](long row, long column, float* own, long count) {
                            __builtin_memcpy(floats + row * w.out + column, own, count * 4);
                          });
@@ -105,8 +117,8 @@ long attention_scratch_bytes(const Heads& heads, bool widens, long parts, int th
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels = {pack,   linear,    rms_norm,   silu_mul,
-                          rotate, attention, run_layers, attention_scratch_bytes};
+const Kernels kKernels = {pack,   pack_codes, linear,     rms_norm,  silu_mul,
+                          rotate, attention,  run_layers, attention_scratch_bytes};
 
 }  // namespace PAGODA_ISA
 }  // namespace pagoda

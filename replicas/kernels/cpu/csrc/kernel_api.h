@@ -14,14 +14,25 @@ constexpr long kSplit = 256;  // keys of one split of attention, at fixed positi
 
 constexpr long kOwnRows = 16;  // up to as many rows are normed by every thread for itself
 
-// A weight [out, in] as ceil(out / 32) panels of [steps][32] words of 4 bytes. A word holds two
-// neighbouring inputs in bf16 and one in f32, so steps is in / 2 or in. bias: [out] or null.
+constexpr long kGroup = 64;  // inputs that share a scale where a product is one of codes
+
+// A weight [out, in] as ceil(out / 32) panels of [steps][32] words of 4 bytes. A word holds the
+// neighbouring inputs of one output: four codes of int8, each plus 128, two numbers in bf16, or one
+// in f32. scales: [out] of a weight of codes, or null. bias: [out] or null.
 struct Packed {
   const uint32_t* panels;
+  const float* scales;
   const float* bias;
   long out;
+  long in;
   long steps;
 };
+
+// Bytes of `rows` rows of activations as codes, whatever the instruction set keeps them in.
+inline long code_bytes(long rows, long width) {
+  long words = 2 * ((width + 3) / 4), groups = (width + kGroup - 1) / kGroup;
+  return (rows * (4 * words + 8 * groups) + 63) / 64 * 64;
+}
 
 // Rows of a step: R rows, T tokens; Batch of replicas/batch.py has the meanings.
 struct Rows {
@@ -133,16 +144,29 @@ struct StepCall {
   void* gate_up;  // [T, 2 * inner], used where inner is no multiple of a panel
   void* activated;  // [T, inner]
   void* gathered;  // [T, hidden or query * dim]: rows of the last layer that sample
+  char* codes;  // code_bytes of all rows, or own_code_bytes for every thread if that is more
+  long own_code_bytes;  // of kOwnRows rows of the widest activations
   char* scratch;  // attention_scratch_bytes(...)
   int num_threads;
   double* seconds;  // [kNumPhases], added to
 };
 
+// x [rows, packed.in], to out [rows, packed.out] of the element type, or of float if to_float.
+struct LinearCall {
+  Element element;
+  const void* x;
+  long rows;
+  Packed packed;
+  void* out;
+  bool to_float;
+  char* codes;  // code_bytes(rows, packed.in) for a weight of codes
+  int num_threads;
+};
+
 struct Kernels {
   void (*pack)(Element, const void* weight, long out, long in, uint32_t* panels, int threads);
-  // x [T, in], to out [T, packed.out] of the element type, or of float if to_float.
-  void (*linear)(Element, const void* x, long rows, const Packed&, void* out, bool to_float,
-                 int threads);
+  void (*pack_codes)(const int8_t* codes, long out, long in, uint32_t* panels, int threads);
+  void (*linear)(const LinearCall&);
   // residual null: norm of x alone. Otherwise residual (float, in place) += x, and the norm of it.
   void (*rms_norm)(Element, const void* x, float* residual, const float* weight, float eps,
                    void* out, long rows, long width, int threads);

@@ -49,7 +49,7 @@ class LayerRun {
     const Layer& layer = call_.layers[index];
     bool is_final = index + 1 == call_.num_layers;
     long width = (call_.heads.query + 2 * call_.heads.kv) * call_.heads.dim;
-    product_to<E>(team_, matrix(x_, call_.hidden), layer.qkv, static_cast<T*>(call_.qkv));
+    product_to<E>(team_, operand(x_, layer.qkv), layer.qkv, static_cast<T*>(call_.qkv));
     done(kQkv);
     rotate(layer, width);
     done(kRotate);
@@ -57,17 +57,28 @@ class LayerRun {
     done(kAttend);
     const T* attended = static_cast<const T*>(call_.attended);
     if (is_final) attended = keep_last(attended);
-    product_onto<E>(team_, matrix(attended, layer.output.steps * E::kPerWord), layer.output,
-                    call_.residual);
+    product_onto<E>(team_, operand(attended, layer.output), layer.output, call_.residual);
     done(kOutput);
     norm(layer.post_norm);
     activate(layer);
-    product_onto<E>(team_, matrix(call_.activated, call_.inner), layer.down, call_.residual);
+    const T* activated = static_cast<const T*>(call_.activated);
+    product_onto<E>(team_, operand(activated, layer.down), layer.down, call_.residual);
     done(kDown);
     norm(is_final ? call_.final_norm : call_.layers[index + 1].input_norm);
   }
 
-  Matrix matrix(const void* data, long width) const { return {data, rows_, width / E::kPerWord}; }
+  // Rows as the product with w takes them. Few rows become codes by every thread for itself.
+  Matrix operand(const T* rows, const Packed& w) {
+    if (!w.scales) return plain_matrix(rows, rows_, w);
+    if (rows_ <= kOwnRows) {
+      Coded own(call_.codes + thread_ * call_.own_code_bytes, rows_, w.in);
+      for (long row = 0; row < rows_; ++row) own.put<E>(row, rows + row * w.in);
+      return own.matrix();
+    }
+    Coded all(call_.codes, rows_, w.in);
+    team_.share(rows_, [&](long row) { all.put<E>(row, rows + row * w.in); });
+    return all.matrix();
+  }
 
   void rotate(const Layer& layer, long width) {
     const Heads& heads = call_.heads;
@@ -107,10 +118,10 @@ class LayerRun {
   void activate(const Layer& layer) {
     T* activated = static_cast<T*>(call_.activated);
     if (call_.inner % kPanel == 0) {
-      gated_product<E>(team_, matrix(x_, call_.hidden), layer.gate_up, activated);
+      gated_product<E>(team_, operand(x_, layer.gate_up), layer.gate_up, activated);
     } else {
       T* gate_up = static_cast<T*>(call_.gate_up);
-      product_to<E>(team_, matrix(x_, call_.hidden), layer.gate_up, gate_up);
+      product_to<E>(team_, operand(x_, layer.gate_up), layer.gate_up, gate_up);
       team_.share(rows_, [&](long row) {
         silu_row<E>(gate_up + row * 2 * call_.inner, activated + row * call_.inner, call_.inner);
       });

@@ -4,14 +4,13 @@
 // rows beside it: so a row has the same bits in every batch, at no cost.
 #pragma once
 
-#include "kernel_api.h"
+#include "coded_rows.h"
 #include "team.h"
 
 namespace pagoda {
 namespace PAGODA_ISA {
 namespace {
 
-constexpr int kVectors = kPanel / kLanes;
 constexpr long kItemRows = 192;  // rows of one work item, so that they stay in the second cache
 
 // out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats.
@@ -36,30 +35,16 @@ void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float*
 template <class E>
 PAGODA_INLINE void few_rows(long rows, const uint32_t* x, long ldx, const uint32_t* panel,
                             long steps, float* out, long ldo) {
-  switch (rows) {
-    case 1: return tile<E, 1>(x, ldx, panel, steps, out, ldo);
-#if defined(__AVX2__)
-    case 2: return tile<E, 2>(x, ldx, panel, steps, out, ldo);
-#endif
-#if defined(__AVX512F__)
-    case 3: return tile<E, 3>(x, ldx, panel, steps, out, ldo);
-    case 4: return tile<E, 4>(x, ldx, panel, steps, out, ldo);
-    case 5: return tile<E, 5>(x, ldx, panel, steps, out, ldo);
-    case 6: return tile<E, 6>(x, ldx, panel, steps, out, ldo);
-    case 7: return tile<E, 7>(x, ldx, panel, steps, out, ldo);
-    case 8: return tile<E, 8>(x, ldx, panel, steps, out, ldo);
-    case 9: return tile<E, 9>(x, ldx, panel, steps, out, ldo);
-    case 10: return tile<E, 10>(x, ldx, panel, steps, out, ldo);
-    case 11: return tile<E, 11>(x, ldx, panel, steps, out, ldo);
-    case 12: return tile<E, 12>(x, ldx, panel, steps, out, ldo);
-#endif
-  }
+  with_number<kTileRows>(rows, [&](auto number) {
+    tile<E, decltype(number)::value>(x, ldx, panel, steps, out, ldo);
+  });
 }
 
-// Cuts rows into tiles of nearly equal size and calls work(first row, number of rows).
+// Cuts rows into tiles of nearly equal size, at most `most`, and calls work(first row, number of
+// rows).
 template <class Work>
-PAGODA_INLINE void in_tiles(long rows, Work work) {
-  long tiles = (rows + kTileRows - 1) / kTileRows, first = 0;
+PAGODA_INLINE void in_tiles(long rows, long most, Work work) {
+  long tiles = (rows + most - 1) / most, first = 0;
   for (long left = tiles; left; --left) {
     long count = (rows - first + left - 1) / left;
     work(first, count);
@@ -67,11 +52,7 @@ PAGODA_INLINE void in_tiles(long rows, Work work) {
   }
 }
 
-struct Matrix {
-  const void* data;
-  long rows;
-  long words;  // from row to row
-};
+PAGODA_INLINE long tile_rows(const Packed& w) { return w.scales ? kCodeTileRows : kTileRows; }
 
 // One work item of a product: panel p over rows first to last; finish(row, column, floats, count)
 // takes up to 32 finished outputs, bias included.
@@ -81,12 +62,17 @@ PAGODA_INLINE void panel_product(const Matrix& x, const Packed& w, long panel, l
   long column = panel * kPanel;
   long count = w.out - column < kPanel ? w.out - column : kPanel;
   const uint32_t* words = w.panels + panel * w.steps * kPanel;
-  const uint32_t* rows = static_cast<const uint32_t*>(x.data) + first * x.words;
-  in_tiles(last - first, [&](long start, long number) {
-    alignas(64) float out[kTileRows * kPanel];
-    few_rows<E>(number, rows + start * x.words, x.words, words, w.steps, out, kPanel);
+  in_tiles(last - first, tile_rows(w), [&](long start, long number) {
+    alignas(64) float out[kMostTileRows * kPanel];
+    Matrix part = rows_from(x, first + start);
+    if (w.scales)
+      few_coded_rows(number, part, words, w.steps, out);
+    else
+      few_rows<E>(number, part.words, x.stride, words, w.steps, out, kPanel);
     for (long m = 0; m < number; ++m) {
       float* own = out + m * kPanel;
+      if (w.scales)
+        for (long i = 0; i < count; ++i) own[i] *= w.scales[column + i];
       if (w.bias)
         for (long i = 0; i < count; ++i) own[i] += w.bias[column + i];
       finish(first + start + m, column, own, count);
@@ -135,8 +121,8 @@ template <class E>
 void gated_product(Team& team, const Matrix& x, const Packed& w, typename E::T* out) {
   long inner = w.out / 2, panels = inner / kPanel;
   share_panels(team, x.rows, panels, [&](long panel, long first, long last) {
-    in_tiles(last - first, [&](long start, long number) {
-      alignas(64) float gates[kTileRows * kPanel];
+    in_tiles(last - first, tile_rows(w), [&](long start, long number) {
+      alignas(64) float gates[kMostTileRows * kPanel];
       long top = first + start;
       panel_product<E>(x, w, panel, top, top + number, [&](long row, long, float* own, long) {
         __builtin_memcpy(gates + (row - top) * kPanel, own, kPanel * sizeof(float));
@@ -168,6 +154,16 @@ void pack_panels(Team& team, const typename E::T* weight, long out, long in, uin
             word[part] = weight[row * in + step * kEach + part];
         __builtin_memcpy(to + step * kPanel + i, word, 4);
       }
+  });
+}
+
+// The same of codes, which lie in their words plus 128, so that a product may take them as unsigned.
+PAGODA_INLINE void pack_code_panels(Team& team, const int8_t* codes, long out, long in,
+                                    uint32_t* panels) {
+  pack_panels<Code>(team, codes, out, in, panels);
+  long words = (in + 3) / 4 * kPanel;
+  team.share((out + kPanel - 1) / kPanel, [&](long panel) {
+    for (long i = 0; i < words; ++i) panels[panel * words + i] ^= 0x80808080u;
   });
 }
 

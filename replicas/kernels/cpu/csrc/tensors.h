@@ -38,12 +38,21 @@ inline const float* read_or_null(const Tensor& tensor, const char* name) {
 
 inline const Kernels& kernels_of(int64_t isa) { return *kInstructionSets[isa].kernels; }
 
-inline Packed packed_of(const Tensor& panels, const Tensor& bias, int64_t out, int64_t steps) {
-  long num_panels = (out + kPanel - 1) / kPanel;
+// scales: empty for a weight that is not of codes.
+inline Packed packed_of(at::ArrayRef<Tensor> parts, Element element, int64_t out, int64_t in) {
+  const Tensor &panels = parts[0], &scales = parts[1], &bias = parts[2];
+  long per_word = scales.numel() ? 4 : element == Element::kBf16 ? 2 : 1;
+  long num_panels = (out + kPanel - 1) / kPanel, steps = (in + per_word - 1) / per_word;
   TORCH_CHECK(panels.numel() == num_panels * steps * kPanel, "cpu kernels: packed weight has ",
               panels.numel(), " words, expected ", num_panels * steps * kPanel);
+  TORCH_CHECK(scales.numel() == 0 || scales.numel() == out, "cpu kernels: ", scales.numel(),
+              " scales for ", out, " outputs");
   return {reinterpret_cast<const uint32_t*>(read<int32_t>(panels, "panels")),
-          read_or_null(bias, "bias"), out, steps};
+          read_or_null(scales, "scales"),
+          read_or_null(bias, "bias"),
+          out,
+          in,
+          steps};
 }
 
 inline Held held_by(const Tensor& tensor) {
