@@ -11,6 +11,7 @@ from replicas.speculation.step_table import StepTable
 from replicas.speculation.verification import num_confirmed
 
 _OVERHEAD_SMOOTHING = 0.1
+_LEAST_OVERHEAD_S = 0.0005
 
 
 class Speculation:
@@ -81,7 +82,9 @@ class Speculation:
 
     def note_overhead(self, seconds: float) -> None:
         """How long the runner stood idle since a step could not be planned while it ran."""
-        self._overhead_s += (seconds - self._overhead_s) * _OVERHEAD_SMOOTHING
+        # Bounded, since somebody else on the machine may have had the core for a while.
+        counted = min(seconds, 2.0 * self._overhead_s + _LEAST_OVERHEAD_S)
+        self._overhead_s += (counted - self._overhead_s) * _OVERHEAD_SMOOTHING
 
     def forget(self, request: RequestState) -> None:
         """The request ended."""

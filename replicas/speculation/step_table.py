@@ -10,9 +10,14 @@ from dataclasses import dataclass
 # Numbers of tokens up to which each has an entry of its own; beyond, so many for each doubling.
 _EXACT_BITS = 4
 _BITS = 3
-# Weight of a new step once there were some, and how far above the mean one may count.
-_SMOOTHING = 0.1
-_MOST_ABOVE = 2.0
+# How far one step moves an entry at most, as a share of it: at first, over the number of steps, and
+# once there were many. So an entry follows the median: on a shared machine steps that take several
+# times as long as the others are common.
+_FIRST_MOVE = 1.0
+_LAST_MOVE = 0.02
+# Steps after which what an entry has above the one below it is believed by half. A dear one may
+# have met a neighbour on the machine: it is tried again, the less often the more it was.
+_HALF_BELIEVED_STEPS = 2
 # An entry that no step has renewed for so many steps is forgotten: context lengths and neighbours
 # on the machine change, and what seemed too dear has to be tried again.
 _FORGET_AFTER_STEPS = 1000
@@ -20,7 +25,7 @@ _FORGET_AFTER_STEPS = 1000
 
 @dataclass(slots=True)
 class _Entry:
-    """Mean tokens and seconds of steps of about that many tokens."""
+    """Mean tokens and median seconds of steps of about that many tokens."""
 
     num_tokens: float
     seconds: float
@@ -56,10 +61,9 @@ class StepTable:
             return
         entry.num_steps += 1
         entry.last_step = self._num_steps
-        weight = max(_SMOOTHING, 1.0 / entry.num_steps)
-        counted = min(seconds, _MOST_ABOVE * entry.seconds)
-        entry.seconds += weight * (counted - entry.seconds)
-        entry.num_tokens += weight * (num_tokens - entry.num_tokens)
+        move = max(_LAST_MOVE, _FIRST_MOVE / entry.num_steps)
+        entry.seconds = min(max(seconds, entry.seconds * (1 - move)), entry.seconds * (1 + move))
+        entry.num_tokens += move * (num_tokens - entry.num_tokens)
 
     def seconds(self, num_tokens: int) -> float:
         """Of a step of so many tokens; asserts `is_known`.
@@ -87,11 +91,11 @@ class StepTable:
         known = sorted(self._entries.values(), key=lambda entry: entry.num_tokens)
         self._tokens = [entry.num_tokens for entry in known]
         self._seconds = []
-        most = 0.0
         for entry in known:
+            below = self._seconds[-1] if self._seconds else entry.seconds
+            belief = entry.num_steps / (entry.num_steps + _HALF_BELIEVED_STEPS)
             # More tokens never take less time: where it seems so, somebody disturbed a step.
-            most = max(most, entry.seconds)
-            self._seconds.append(most)
+            self._seconds.append(below + belief * max(0.0, entry.seconds - below))
 
 
 def _key_of(num_tokens: int) -> int:
