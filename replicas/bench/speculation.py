@@ -27,9 +27,9 @@ from replicas.models.prepared_model import PreparedModel
 from replicas.request import EngineRequest
 from replicas.speculation.config import SpeculationConfig
 
-NUM_ROUNDS = 5
-NUM_RUNNING = (1, 4, 16, 32)
-OUTPUT_TOKENS = 160
+NUM_ROUNDS = 3
+NUM_RUNNING = (1, 8, 32)
+OUTPUT_TOKENS = 128
 _PASSAGE_CHARACTERS = 1500
 _ARMS = ("off", "ngram")
 
@@ -61,14 +61,15 @@ def speculation_table(model: PreparedModel, config: EngineConfig) -> str:
     ]
     for name, requests in _texts(model).items():
         for count in NUM_RUNNING:
-            lines.append(f"| {name} | {count} | {_compare(engines, requests[:count], root)} |")
+            lines.append(f"| {name} | {count} | {compare(engines, requests[:count], root)} |")
     for engine in engines.values():
         engine.check()
     engines["off"].close()
     return "\n".join(lines)
 
 
-def _compare(engines: dict[str, Engine], requests: list[WorkloadRequest], root: bytes) -> str:
+def compare(engines: dict[str, Engine], requests: list[WorkloadRequest], root: bytes) -> str:
+    """The cells of one row: both engines in turn; the one named `ngram` guesses."""
     tpots: dict[str, list[float]] = {name: [] for name in engines}
     before = engines["ngram"].stats.speculation
     last: dict[str, Run] = {}
@@ -110,21 +111,22 @@ def _texts(model: PreparedModel) -> dict[str, list[WorkloadRequest]]:
         return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
 
     most = max(NUM_RUNNING)
-    edits = [WorkloadRequest(encoded(text), OUTPUT_TOKENS) for text in _edits(most)]
-    quotes = [WorkloadRequest(encoded(text), OUTPUT_TOKENS) for text in _quotes(most)]
+    code = [WorkloadRequest(encoded(text), OUTPUT_TOKENS) for text in edits(most)]
+    prose = [WorkloadRequest(encoded(text), OUTPUT_TOKENS) for text in quotes(most)]
     words: list[WorkloadRequest] = [
         SampledRequest(encoded(text), OUTPUT_TOKENS) for text in _random_words(most)
     ]
     greedy = [WorkloadRequest(each.prompt_token_ids, OUTPUT_TOKENS) for each in words]
     return {
-        "code to edit": edits,
-        "text to quote": quotes,
+        "code to edit": code,
+        "text to quote": prose,
         "random words, greedy": greedy,
         "random words, sampled": words,
     }
 
 
-def _edits(count: int) -> Iterator[str]:
+def edits(count: int) -> Iterator[str]:
+    """A piece of a module, and the beginning of an edited copy."""
     source = Path(textwrap.__file__).read_text()
     start = source.index("class ")
     for index in range(count):
@@ -137,7 +139,8 @@ def _edits(count: int) -> Iterator[str]:
         )
 
 
-def _quotes(count: int) -> Iterator[str]:
+def quotes(count: int) -> Iterator[str]:
+    """A passage, and the beginning of a quotation of it."""
     long = [text for text in topics.values() if len(text) > _PASSAGE_CHARACTERS]
     for text in long[:count]:
         passage = " ".join(text[:_PASSAGE_CHARACTERS].split())

@@ -37,10 +37,17 @@ class DraftModel:
         checkpoint = Checkpoint(draft.weights_dir, name=draft.name)
         dtype = choose_dtype(config.dtype, shape, checkpoint)
         # Its own: kernels keep memory that the steps of one decoder share.
-        kernels = select_kernels(config.kernels, dtype, deterministic=config.deterministic)
+        kernels = select_kernels(
+            config.kernels,
+            dtype,
+            deterministic=config.deterministic,
+            quantization=config.quantization,
+        )
         shown = StartUpProgress(is_shown=False)
         with torch.inference_mode():
-            weights = load_weights(shape, checkpoint, kernels, dtype, shown)
+            weights = load_weights(
+                shape, checkpoint, kernels, dtype, shown, quantization=config.quantization
+            )
             rotary = RotaryTable(
                 shape.rope,
                 max_model_len=size.max_model_len,
