@@ -299,9 +299,10 @@ class Engine:
         # An output counts as a step to whoever judges progress, so one without a step is due only
         # when there is nothing to do.
         has_news = self._has_news and not self.has_work
-        self._has_news = False
         if done is None and not entries and not events and view is None and not has_news:
             return None
+        # What waits for time alone may end without a step or an answer, and has to be told, too.
+        self._has_news = self._scheduler.tiers.handoffs.is_polling
         now = self._clock()
         deliver_s = now - started + (done.commit_s if done is not None else 0.0)
         stats = self._recorder.record(done, now, plan_s=plan_s, deliver_s=deliver_s)

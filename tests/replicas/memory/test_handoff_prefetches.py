@@ -17,6 +17,7 @@ from tests.replicas.memory.pools import (
     decode,
     entries_until,
     expected,
+    has_ended,
     has_news,
     news_of,
     outward,
@@ -101,6 +102,18 @@ def test_a_prefetch_whose_request_never_comes_ends_with_its_deadline(pools):
     rest(target)
     assert not target.has_work
     assert target.stats.num_held_slots == 0
+
+
+def test_what_a_prefetch_held_is_told_to_be_free_when_its_time_is_over(pools):
+    one = ask("a", LONG)
+    target = pools.start()
+    tell(target, one, deadline_s=1.0)
+    computed_in_chunks(pools, one, target)
+    submit(target, ask("b"))
+    entries_until(target, has_ended)
+    assert target.stats.tiers.num_pinned_host_slots > 0
+    rest(target)
+    assert target.stats.tiers.num_pinned_host_slots == 0
 
 
 def test_a_prefetch_of_what_is_never_computed_costs_nothing(pools):
