@@ -114,7 +114,10 @@ class ModelDrafter:
         started = self._clock()
         guesses = self._run(DraftBatch.of(rows, self._block_size))
         seconds = (self._clock() - started) / max(1, *(row.depth for row in rows))
-        self.pass_s += (seconds - self.pass_s) * (_SMOOTHING if self.pass_s else 1.0)
+        # Catching up with a prompt is done once, and says nothing of what a guess takes.
+        if all(len(row.token_ids) <= row.depth + 1 for row in rows):
+            counted = min(seconds, 2.0 * self.pass_s) if self.pass_s else seconds
+            self.pass_s += (counted - self.pass_s) * (_SMOOTHING if self.pass_s else 1.0)
         return guesses
 
     def _forget_moved(self, request: RequestState, seen: _Seen) -> None:

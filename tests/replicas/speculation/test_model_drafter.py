@@ -108,8 +108,10 @@ def test_guesses_that_hold_are_trusted():
     assert drafter.chances(state, 3)[2] > 0.8
 
 
-def test_what_a_pass_takes_is_measured():
+def test_what_a_pass_takes_is_measured_and_catching_up_is_none():
     drafter = drafter_of(SmallModel(pass_s=0.002))
+    drafter.draft({state_of([1] * 40): 4})
+    assert drafter.pass_s == 0.0
     for _ in range(30):
         drafter.draft({state_of([1, 2, 3]): 4})
     assert drafter.pass_s == pytest.approx(0.002)
