@@ -265,7 +265,8 @@ def _has_data(ask, query):
 
 async def test_a_drained_pod_hands_over_and_fails_no_request(cluster):
     outcomes, done = Counter(), asyncio.Event()
-    drain = [sys.executable, "-m", drain_node.__name__, "--limit-s=300"]
+    # The manifests' limit: with less than drain_timeout_s left Serve waits for no replacement.
+    drain = [sys.executable, "-m", drain_node.__name__, "--limit-s=3600"]
     with ray_node(cluster, "second", SECOND_WORKER):
         await asyncio.to_thread(wait_for, lambda: cluster.children_of(SECOND_WORKER), what="a node")
         clients = asyncio.create_task(load(cluster, until=done, outcomes=outcomes))
