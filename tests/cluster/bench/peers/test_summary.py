@@ -51,7 +51,13 @@ def test_disturbed_runs_are_shown_as_such_where_there_are_no_others():
     results.turns = [turn(RATE.ours, 1, RATE, 80, foreign=0.9), turn(RATE.theirs, 1, RATE, 100)]
     summary = summarise(RATE, results, PLAN)
     assert summary.ratios == Spread(0.8, 0.8, 0.8)
-    assert summary.is_disturbed
+    assert (summary.is_disturbed, summary.floor_is_met) == (True, None)
+
+
+def test_a_disturbed_run_alone_is_no_figure_and_says_so():
+    results = Results({}, {}, turns=[turn(RATE.ours, 1, RATE, 80, foreign=0.9)])
+    summary = summarise(RATE, results, PLAN)
+    assert (summary.ours, summary.absence) == (None, "pagoda ran only disturbed; vllm not measured")
 
 
 @pytest.mark.parametrize(("ratio", "floor", "aim"), [(1.2, False, False), (1.25, True, False)])

@@ -21,7 +21,7 @@ now = time.monotonic()
 for name in sys.argv[sys.argv.index("--only") + 1].split(","):
     tell(workload=name, began_at=now - 0.1, ended_at=now, figures={"seconds": 0.1})
 """
-GOOD = HEAD + "tell(done=True, versions={'torch': '2'}, settings={}); sys.stdin.read()"
+GOOD = HEAD + "tell(done=True, settings={'threads': 2}); sys.stdin.read()"
 BAD = HEAD + "subprocess.Popen(['sleep', '60']); sys.exit('out of luck')"
 
 
@@ -40,7 +40,7 @@ def test_workloads_and_memory_of_a_program_are_kept(setting, tmp_path):
     result = run_turn(program(GOOD), turn, setting, tmp_path)
     assert [run.workload for run in result.runs] == ["W1", "W4", "memory"]
     assert result.runs[2].figures["peak_bytes"] > 1 << 20
-    assert (result.error, result.versions) == ("", {"torch": "2"})
+    assert (result.error, result.settings) == ("", {"threads": 2})
 
 
 def test_a_program_that_ends_early_keeps_what_it_finished_and_its_last_words(setting, tmp_path):
