@@ -1,9 +1,9 @@
 """Runs workloads once in a fresh process and tells of each in a file, for comparisons in turn.
 
 Whoever compares engines starts this for our turn and the peer's own program for the peer's; both
-write the same lines: `{"workload", "began_at", "ended_at", "figures"}`, with times in seconds of the
-monotonic clock, then `{"done", "settings"}`. Then it waits for its standard input to close, so that
-its memory can still be measured.
+write the same lines: `{"workload", "began_at", "ended_at", "figures"}`, with times in seconds of
+the monotonic clock, then `{"done", "settings"}`. Then it waits for its standard input to close, so
+that its memory can still be measured.
 """
 
 import argparse
