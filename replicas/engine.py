@@ -11,7 +11,6 @@ from replicas.batch_scheduler import BatchScheduler
 from replicas.beam_run import BeamRun, with_candidates
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
-from replicas.drafter_choice import drafter_of
 from replicas.engine_commands import (
     Cancel,
     ClearCache,
@@ -32,6 +31,7 @@ from replicas.private_root import with_private_root
 from replicas.request import EngineRequest, FinishReason, Refusal, RefusalReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
+from replicas.speculation.drafter_choice import drafter_of
 from replicas.speculation.speculation import Speculation
 from replicas.stats_recorder import StatsRecorder
 from replicas.step_output import StepOutput
