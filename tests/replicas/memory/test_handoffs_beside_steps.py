@@ -53,7 +53,7 @@ def is_published(entry):
 
 
 def test_a_prompt_is_handed_over_while_another_is_computed(pools, gate):
-    one, long = ask("a"), ask("b", prompt(3 * CHUNK))
+    one, long = ask("a"), ask("b", prompt(3 * CHUNK, seed=1))
     engine = pools.start(async_scheduling=True)
     submit(engine, outward(one))
     engine.step()
@@ -66,7 +66,7 @@ def test_a_prompt_is_handed_over_while_another_is_computed(pools, gate):
 
 
 def test_blocks_are_adopted_while_a_step_is_computed(pools, gate):
-    one, long = ask("a"), ask("b", prompt(3 * CHUNK))
+    one, long = ask("a"), ask("b", prompt(3 * CHUNK, seed=1))
     first = tokens_of(prefill(pools.start(), one))
     engine = pools.start(async_scheduling=True)
     submit(engine, long)
