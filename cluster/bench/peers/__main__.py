@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from cluster.bench.peers.arms import ARMS, Setting
 from cluster.bench.peers.comparison import REPORT, Comparison, make_report
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     task = {"run": _run, "install": _install, "report": _report}[options.task]
     try:
         task(options)
-    except (InstallFailed, ModelNotReady, ValueError, OSError) as error:
+    except (InstallFailed, ModelNotReady, ValueError, OSError, CalledProcessError) as error:
         print(f"{_PROG}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -102,6 +103,7 @@ def _setting(options: argparse.Namespace, model: PreparedModel) -> Setting:
         kv_gib=options.kv_gib,
         max_requests=options.requests,
         ours=tuple(options.set),
+        theirs=tuple(options.peer_variable),
     )
 
 
@@ -118,6 +120,7 @@ def _results(
         "kv_gib": setting.kv_gib,
         "max_requests": setting.max_requests,
         "ours": list(setting.ours),
+        "theirs": list(setting.theirs),
     }
     if not options.go_on_with:
         command = f"{_PROG} {shlex.join(sys.argv[1:])}"
@@ -161,6 +164,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, default=None, help="first ones of each workload, for a quick look")
     add("--kv-gib", type=int, default=4, help="memory for K and V of every engine")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="of our engine")
+    add("--peer-variable", action="append", default=[], metavar="NAME=VALUE", help="of every peer")
     add("--workloads", default=_default_workloads(os.environ), help="folder of JSONL files")
     add("--output", default="results/peers", help="folder of results, report, plots and logs")
     add("--continue", dest="go_on_with", default="", metavar="RESULTS.json")

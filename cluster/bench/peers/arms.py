@@ -21,7 +21,8 @@ class Setting:
 
     model: prepared folder with config, tokenizer and safetensors. workloads: folder of JSONL files.
     kv_gib: memory for K and V. num_cores: threads of each engine. max_requests: first ones of each
-    workload; None takes all. ours: further NAME=VALUE settings of our engine.
+    workload; None takes all. ours: further NAME=VALUE settings of our engine. theirs: NAME=VALUE
+    variables in the environment of every peer.
     """
 
     model: Path
@@ -31,6 +32,7 @@ class Setting:
     kv_gib: int = 4
     max_requests: int | None = None
     ours: tuple[str, ...] = ()
+    theirs: tuple[str, ...] = ()
 
     def limits_of_ours(self) -> dict[str, object]:
         """Our engine's settings by their names."""
@@ -42,6 +44,10 @@ class Setting:
             "num_threads": self.num_cores,
             **given,
         }
+
+    def variables_of_theirs(self) -> dict[str, str]:
+        """What a peer's environment has beside what its makers advise."""
+        return dict(one.split("=", 1) for one in self.theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,8 @@ def _openvino(weights: str) -> Callable[[Setting, int], Command]:
     def command(setting: Setting, _port: int) -> Command:
         peer = PeerEnvironment(OPENVINO, setting.peers_dir)
         share = ("--threads", str(setting.num_cores), "--cache-gib", str(setting.kv_gib))
-        return Command((*_peer_program(peer, setting, model=peer.models / weights), *share))
+        program = _peer_program(peer, setting, model=peer.models / weights)
+        return Command((*program, *share), setting.variables_of_theirs())
 
     return command
 
@@ -126,7 +133,8 @@ def _peer_program(peer: PeerEnvironment, setting: Setting, *, model: Path) -> tu
 
 
 def _vllm_variables(peer: PeerEnvironment, setting: Setting) -> dict[str, str]:
-    return vllm_variables(peer, kv_gib=setting.kv_gib, num_cores=setting.num_cores)
+    advised = vllm_variables(peer, kv_gib=setting.kv_gib, num_cores=setting.num_cores)
+    return advised | setting.variables_of_theirs()
 
 
 # In the order in which they have their turns: ours next to the one it is compared with.

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from replicas.batch import Batch, Sampled
 from replicas.bench.growth import DecodeCell, Growth, PromptCell, growth_table, measure_growth
@@ -42,6 +43,7 @@ def test_prompts_are_scheduled_and_not_computed() -> None:
     assert below.num_tokens[-1] == -1
 
 
+@pytest.mark.slow
 def test_every_pair_that_fits_has_a_cell_and_the_others_are_counted(tmp_path: Path) -> None:
     model = save_tiny(tmp_path, "llama").prepared
     config = EngineConfig(

@@ -1,5 +1,6 @@
 """Every arm gets the same limits, and only one that is installed takes part."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ def test_vllm_gets_its_memory_and_all_cores_by_its_environment():
 def test_no_engine_inherits_threads_or_settings_from_whoever_starts_it():
     theirs = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "PAGODA_PORT": "1", "VLLM_USE_V1": "0"}
     assert plain_environment(theirs) == {"PATH": "/bin"}
+
+
+def test_a_variable_for_the_peers_goes_before_what_is_advised():
+    setting = dataclasses.replace(SETTING, theirs=("VLLM_CPU_KVCACHE_SPACE=1",))
+    for name in ("vllm", "vllm-serve", "openvino"):
+        assert ARMS[name].command(setting, 0).variables["VLLM_CPU_KVCACHE_SPACE"] == "1"
 
 
 def test_openvino_reads_the_weights_of_its_arm():
