@@ -166,7 +166,7 @@ def test_random_traffic_gets_the_tokens_that_each_client_gets_alone(overrides, s
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @TRAFFIC
 def test_much_random_traffic_gets_the_tokens_that_each_client_gets_alone(
     overrides, seed, err_every

@@ -252,7 +252,7 @@ def test_random_traffic_gets_the_tokens_that_each_client_gets_alone_without_gues
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(overrides=CONFIGS, speculation=SPECULATION, seed=st.integers(0, 2**32))
 def test_much_random_traffic_gets_the_tokens_that_each_client_gets_alone(
     overrides, speculation, seed
