@@ -110,6 +110,7 @@ def _machine(results: Results) -> str:
 
 
 def _how(summaries: Sequence[RowSummary], results: Results, plan: Plan) -> str:
+    few = results.choices.get("max_requests")
     disturbed = sum(summary.num_disturbed for summary in summaries)
     return (
         f"Arms in turn, {plan.rounds} rounds asked for, each turn a fresh process with a warm-up "
@@ -118,6 +119,7 @@ def _how(summaries: Sequence[RowSummary], results: Results, plan: Plan) -> str:
         f"{plan.max_foreign_cores:g} cores of other processes' work counts for nothing and is "
         f"repeated at most {plan.max_attempts - 1} times ({disturbed} of these rows' runs were "
         f"such). Versions: {_versions(results)}."
+        + (f" Only the first {few} requests of each workload." if few else "")
     )
 
 
