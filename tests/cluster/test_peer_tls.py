@@ -13,7 +13,7 @@ from cluster.peer_tls import PEER_NAME, PeerTls, PeerTlsUnusable
 from cluster.streams.token_stream_client import StreamTarget, TokenStreamClient
 from tests.cluster.certificates import Authority
 from tests.cluster.replica_harness import SECRET, until
-from tests.cluster.streams.test_token_stream import Ear, a_side
+from tests.cluster.stream_harness import Ear, a_side
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cluster.metrics.tier_catalogue import TIER_METRICS
 from tests.cluster.metrics.scraped import is_total, samples_of
 from tests.cluster.metrics.simulated_cluster import CAREFUL, announced, simulated_cluster
 from tests.cluster.replica_harness import a_gateway, until
-from tests.cluster.streams.test_token_stream import Wire
+from tests.cluster.stream_harness import Wire
 
 # A whole cluster under load for several seconds.
 pytestmark = pytest.mark.slow
