@@ -141,24 +141,29 @@ def judge(fault: Fault, outcomes: list[Outcome]) -> list[str]:
     return complaints
 
 
-def weights(service: Service) -> dict[int, int]:
-    """Open files, sockets among them, and threads of each gateway and replica by process id."""
+def weights(service: Service) -> dict[str, dict[int, int]]:
+    """Open files, sockets among them, and threads by process id, of gateways and of replicas."""
+    kinds = {"gateway": service.gateways, "replica": service.replicas}
     return {
-        process.pid: process.num_fds() + process.num_threads()
-        for process in (*service.gateways, *service.replicas)
+        kind: {process.pid: process.num_fds() + process.num_threads() for process in processes}
+        for kind, processes in kinds.items()
     }
 
 
-def judge_processes(fault: Fault, before: dict[int, int], after: dict[int, int]) -> list[str]:
-    """What no process may have become that lived through it."""
+def judge_processes(
+    fault: Fault, before: dict[str, dict[int, int]], after: dict[str, dict[int, int]]
+) -> list[str]:
+    """What no process may have become that lived through it.
+
+    A young one grows until it has as much as the others of its kind, and no further.
+    """
     complaints = []
-    if fault.keeps_processes and before.keys() != after.keys():
-        complaints.append(f"other processes: {before} became {after}")
-    grown = {
-        pid: (before[pid], after[pid])
-        for pid in before.keys() & after.keys()
-        if after[pid] > before[pid] + SLACK
-    }
-    if grown:
-        complaints.append(f"files and threads grew: {grown}")
+    for kind, old in before.items():
+        new = after[kind]
+        if fault.keeps_processes and old.keys() != new.keys():
+            complaints.append(f"other {kind} processes: {old} became {new}")
+        most = max(old.values()) + SLACK
+        grown = {pid: (old[pid], new[pid]) for pid in old.keys() & new.keys() if new[pid] > most}
+        if grown:
+            complaints.append(f"files and threads of a {kind} grew: {grown}")
     return complaints
