@@ -97,14 +97,9 @@ class ModelRunner:
         self._caches = cache.layers
         self._copier = BlockCopier(cache)
         self._draft = DraftModel(draft, prepared, config, size) if draft else None
-        fingerprint = prepared.fingerprint
-        if config.quantization != "none":
-            # What it computes is another model's K and V.
-            fingerprint += f"-{config.quantization}"
-        if config.deterministic:
-            # Blocks that are equal bit for bit must not meet those that are equal up to rounding.
-            fingerprint += f"-exact-{arithmetic}"
-        self.layout = block_layout(model, size.block_size, kept_as, fingerprint=fingerprint)
+        self.layout = block_layout(
+            model, size.block_size, kept_as, fingerprint=_fingerprint(prepared, config, arithmetic)
+        )
         self._last_tokens = torch.zeros(
             config.scheduler.max_num_seqs, dtype=torch.int64, device=device
         )
@@ -219,6 +214,18 @@ class ModelRunner:
             slots=np.zeros(1, dtype=np.int32),
             samples=(SampleSpec(row=0, sampling=greedy, choice=0, position=num_tokens),),
         )
+
+
+def _fingerprint(prepared: PreparedModel, config: EngineConfig, arithmetic: str) -> str:
+    """Of the K and V that come of this model with these settings."""
+    fingerprint = prepared.fingerprint
+    if config.quantization != "none":
+        # What it computes is another model's K and V.
+        fingerprint += f"-{config.quantization}"
+    if config.deterministic:
+        # Blocks that are equal bit for bit must not meet those that are equal up to rounding.
+        fingerprint += f"-exact-{arithmetic}"
+    return fingerprint
 
 
 def _arithmetic(kernels: Kernels, dtype: torch.dtype) -> str:
