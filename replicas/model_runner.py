@@ -60,13 +60,7 @@ class ModelRunner:
         checkpoint = Checkpoint(prepared.weights_dir, name=prepared.name)
         dtype = choose_dtype(config.dtype, model, checkpoint)
         kept_as = cache_dtype(config.kv_cache_dtype, dtype)
-        kernels = select_kernels(
-            config.kernels,
-            dtype,
-            deterministic=config.deterministic,
-            cache_dtype=kept_as,
-            quantization=config.quantization,
-        )
+        kernels = _kernels(config, dtype, kept_as)
         device = kernels.device
         draft = prepared_draft(config)
         arithmetic = _arithmetic(kernels, dtype)
@@ -214,6 +208,16 @@ class ModelRunner:
             slots=np.zeros(1, dtype=np.int32),
             samples=(SampleSpec(row=0, sampling=greedy, choice=0, position=num_tokens),),
         )
+
+
+def _kernels(config: EngineConfig, dtype: torch.dtype, kept_as: torch.dtype) -> Kernels:
+    return select_kernels(
+        config.kernels,
+        dtype,
+        deterministic=config.deterministic,
+        cache_dtype=kept_as,
+        quantization=config.quantization,
+    )
 
 
 def _fingerprint(prepared: PreparedModel, config: EngineConfig, arithmetic: str) -> str:
