@@ -132,7 +132,7 @@ class EngineConfig:
     role: which part of a request an engine takes: all of it, the prompt, or the output.
     dtype: type of weights and activations; auto takes the one the model was saved in.
     quantization: none computes with weights as they are; int8 keeps a byte a number and a scale for
-        each output, and multiplies them with activations as int8, a scale for every 64.
+        each output, and multiplies them with activations as int8, a scale for every 32.
     kv_cache_dtype: type of K and V in memory; auto takes dtype. int8 and fp8 (e4m3) keep a byte a
         number and a scale for each token and head: about half the memory of bf16.
     kernels: back end of the model's arithmetic; auto takes the fastest one that loads.

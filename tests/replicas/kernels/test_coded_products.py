@@ -7,7 +7,7 @@ import torch
 
 from replicas.kernels.fused import CodedProducts
 from replicas.kernels.interface import Kernels, PackedWeight
-from replicas.quantization.activation_codes import as_coded
+from replicas.quantization.activation_codes import GROUP, as_coded
 from replicas.quantization.weight_codes import WeightCodes, weight_codes
 from tests.replicas.kernels.back_ends import BACK_ENDS, DTYPES, NotHere, make
 from tests.replicas.kernels.test_contract import assert_near, noise
@@ -68,7 +68,7 @@ def test_whole_numbers_give_whole_sums(back_end: str, out: int, width: int) -> N
     codes = torch.randint(-127, 128, (out, width), generator=generator, dtype=torch.int8)
     x = torch.randint(-127, 128, (30, width), generator=generator).float()
     # The largest number of every group is 127, so that its scale is 1.
-    x[:, ::64] = 127.0
+    x[:, ::GROUP] = 127.0
     result = kernels.linear(x, packed(kernels, WeightCodes(codes, torch.ones(out))))
     assert torch.equal(result.long(), x.long() @ codes.long().T)
 

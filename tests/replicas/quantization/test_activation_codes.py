@@ -1,4 +1,4 @@
-"""Activations become codes in groups of 64, so that a large one spoils few others."""
+"""Activations become codes in groups of 32, so that a large one spoils few others."""
 
 import torch
 

@@ -1,7 +1,7 @@
 // Rows of activations as codes of int8, and products of a few of them with a packed weight of codes.
 //
-// Every 64 numbers of a row share a scale (as in LLM.int8's vector-wise codes, but finer, so that
-// the few large activations of a decoder cost their own group only). Sums of codes are exact, and
+// Every 32 numbers of a row share a scale, so that the few large activations of a decoder (LLM.int8,
+// Dettmers et al. 2022) cost their own group only. Sums of codes are exact, and
 // groups are added in their order, so a row has the same bits in every batch.
 #pragma once
 
@@ -48,14 +48,10 @@ struct Code {
 
 #if defined(__AVX512VNNI__)
 // Four products and their sum in one instruction.
-constexpr int kCodeTileRows = 12;
+constexpr int kCodeTileRows = 8;
 struct CodeProducts {
   static constexpr long kWords = 1;
   using Weight = VecU;
-
-  static PAGODA_INLINE void lay_out(const int8_t* codes, long steps, uint32_t* words) {
-    __builtin_memcpy(words, codes, steps * 4);
-  }
 
   static PAGODA_INLINE Weight widen(VecU word) { return word; }
 
@@ -91,17 +87,6 @@ struct CodeProducts {
     VecU even, odd;
   };
 
-  static PAGODA_INLINE uint32_t pair(int8_t low, int8_t high) {
-    return static_cast<uint16_t>(low) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
-  }
-
-  static PAGODA_INLINE void lay_out(const int8_t* codes, long steps, uint32_t* words) {
-    for (long i = 0; i < steps; ++i, codes += 4) {
-      words[2 * i] = pair(codes[0], codes[2]);
-      words[2 * i + 1] = pair(codes[1], codes[3]);
-    }
-  }
-
   static PAGODA_INLINE Weight widen(VecU word) {
     return {word & 0x00ff00ffu, (word >> 8) & 0x00ff00ffu};
   }
@@ -111,6 +96,17 @@ struct CodeProducts {
   }
 };
 #endif
+
+PAGODA_INLINE uint32_t pair(int8_t low, int8_t high) {
+  return static_cast<uint16_t>(low) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
+}
+
+PAGODA_INLINE void pair_up(const int8_t* codes, long steps, uint32_t* words) {
+  for (long i = 0; i < steps; ++i, codes += 4) {
+    words[2 * i] = pair(codes[0], codes[2]);
+    words[2 * i + 1] = pair(codes[1], codes[3]);
+  }
+}
 
 constexpr int kMostTileRows = kCodeTileRows > kTileRows ? kCodeTileRows : kTileRows;
 
@@ -122,6 +118,16 @@ PAGODA_INLINE int32_t sum_lanes(VecI value) {
   for (int i = 0; i < kLanes; ++i) sum += value[i];
   return sum;
 #endif
+}
+
+PAGODA_INLINE float largest_size(VecI sizes) {
+#if defined(__AVX512F__)
+  int32_t largest = _mm512_reduce_max_epi32((__m512i)sizes);
+#else
+  int32_t largest = 0;
+  for (int i = 0; i < kLanes; ++i) largest = largest > sizes[i] ? largest : sizes[i];
+#endif
+  return __builtin_bit_cast(float, largest);
 }
 
 // The nearest whole numbers as bytes; ties go to even. Returns them as words.
@@ -138,23 +144,22 @@ PAGODA_INLINE VecI store_codes(VecF scaled, int8_t* to) {
 #endif
 }
 
-// Up to 64 numbers to as many codes; those beyond `count` are zero. A group with a number that is
-// not finite gets a scale that is not, as the product would be.
+// Up to kGroup numbers to as many codes, and zeros up to a whole vector. Sizes are compared as bits,
+// where what is not a number is larger than all: its group gets a scale that is none either.
 template <class E>
 PAGODA_INLINE Group code_group(const typename E::T* x, long count, int8_t* codes) {
-  VecF most = {}, spoilt = {};
+  VecI sizes = {};
   for (long i = 0; i < count; i += kLanes) {
-    VecF value = load_few<E>(x + i, count - i);
-    most = larger(absolute(value), most);
-    spoilt += value * 0.0f;
+    VecI size = (VecI)absolute(load_few<E>(x + i, count - i));
+    sizes = size > sizes ? size : sizes;
   }
-  float largest = largest_lane(most);
+  float largest = largest_size(sizes);
   if (largest < 1e-30f) largest = 1e-30f;
   float inverse = 127.0f / largest;
   VecI sum = {};
   for (long i = 0; i < count; i += kLanes)
     sum += store_codes(load_few<E>(x + i, count - i) * inverse, codes + i);
-  return {largest / 127.0f + sum_lanes(spoilt), -128 * sum_lanes(sum)};
+  return {largest * (1.0f / 127.0f), -128 * sum_lanes(sum)};
 }
 
 // Memory of code_bytes(rows, width) as rows of codes with their groups.
@@ -163,46 +168,56 @@ class Coded {
   Coded(char* memory, long rows, long width)
       : rows_(rows),
         width_(width),
-        steps_((width + 3) / 4),
         num_groups_((width + kGroup - 1) / kGroup),
+        stride_((width + 15) / 16 * 4 * CodeProducts::kWords),
         words_(reinterpret_cast<uint32_t*>(memory)),
-        groups_(reinterpret_cast<Group*>(words_ + rows * steps_ * CodeProducts::kWords)) {}
+        groups_(reinterpret_cast<Group*>(words_ + rows * stride_)) {}
 
   template <class E>
   PAGODA_INLINE void put(long row, const typename E::T* x) {
-    uint32_t* words = words_ + row * steps_ * CodeProducts::kWords;
+    Group* groups = groups_ + row * num_groups_;
+    uint32_t* words = words_ + row * stride_;
     for (long group = 0; group < num_groups_; ++group) {
-      long first = group * kGroup, left = width_ - first, steps = steps_ - group * kGroupSteps;
-      alignas(64) int8_t codes[kGroup] = {};
-      groups_[row * num_groups_ + group] = code_group<E>(x + first, left < kGroup ? left : kGroup,
-                                                         codes);
-      CodeProducts::lay_out(codes, steps < kGroupSteps ? steps : kGroupSteps,
-                            words + group * kGroupSteps * CodeProducts::kWords);
+      long first = group * kGroup, left = width_ - first, count = left < kGroup ? left : kGroup;
+      if constexpr (CodeProducts::kWords == 1) {
+        groups[group] = code_group<E>(x + first, count, reinterpret_cast<int8_t*>(words) + first);
+      } else {
+        alignas(64) int8_t codes[kGroup] = {};
+        groups[group] = code_group<E>(x + first, count, codes);
+        pair_up(codes, (count + 3) / 4, words + first / 2);
+      }
     }
   }
 
-  Matrix matrix() const {
-    return {words_, rows_, steps_ * CodeProducts::kWords, groups_, num_groups_};
-  }
+  Matrix matrix() const { return {words_, rows_, stride_, groups_, num_groups_}; }
 
  private:
-  long rows_, width_, steps_, num_groups_;
+  long rows_, width_, num_groups_, stride_;
   uint32_t* words_;
   Group* groups_;
 };
 
+// Registers are given out for a whole function at once: loop by loop, as gcc would do it, the weights
+// of some tiles are fetched from the stack for every product, at half the speed.
+#if defined(__GNUC__) && !defined(__clang__)
+#define PAGODA_ONE_REGION __attribute__((optimize("ira-region=one")))
+#else
+#define PAGODA_ONE_REGION
+#endif
+
 // out[M][32] = x[M] * panel[steps][32], without the scales of the weight.
 template <int M>
-void coded_tile(const Matrix& x, const uint32_t* panel, long steps, float* out) {
+PAGODA_ONE_REGION void coded_tile(Matrix x, const uint32_t* panel, long steps, float* out) {
   constexpr long kWords = CodeProducts::kWords;
   VecF total[M][kVectors] = {};
   for (long group = 0; group < x.num_groups; ++group) {
+    const Group* groups = x.groups + group;
     long first = group * kGroupSteps;
     long last = first + kGroupSteps < steps ? first + kGroupSteps : steps;
     VecI sum[M][kVectors];
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < kVectors; ++v)
-        sum[m][v] = VecI{} + x.groups[m * x.num_groups + group].offset;
+        sum[m][v] = (VecI)splat_word(groups[m * x.num_groups].offset);
     for (long step = first; step < last; ++step) {
       const uint32_t* words = panel + step * kPanel;
       CodeProducts::Weight weight[kVectors];
@@ -219,7 +234,7 @@ void coded_tile(const Matrix& x, const uint32_t* panel, long steps, float* out) 
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < kVectors; ++v)
         total[m][v] += __builtin_convertvector(sum[m][v], VecF) *
-                       splat(x.groups[m * x.num_groups + group].scale);
+                       splat(groups[m * x.num_groups].scale);
   }
   for (int m = 0; m < M; ++m)
     for (int v = 0; v < kVectors; ++v) store(out + m * kPanel + v * kLanes, total[m][v]);

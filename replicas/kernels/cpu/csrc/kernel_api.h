@@ -14,7 +14,7 @@ constexpr long kSplit = 256;  // keys of one split of attention, at fixed positi
 
 constexpr long kOwnRows = 16;  // up to as many rows are normed by every thread for itself
 
-constexpr long kGroup = 64;  // inputs that share a scale where a product is one of codes
+constexpr long kGroup = 32;  // inputs that share a scale where a product is one of codes
 
 // A weight [out, in] as ceil(out / 32) panels of [steps][32] words of 4 bytes. A word holds the
 // neighbouring inputs of one output: four codes of int8, each plus 128, two numbers in bf16, or one
@@ -30,7 +30,7 @@ struct Packed {
 
 // Bytes of `rows` rows of activations as codes, whatever the instruction set keeps them in.
 inline long code_bytes(long rows, long width) {
-  long words = 2 * ((width + 3) / 4), groups = (width + kGroup - 1) / kGroup;
+  long words = 2 * ((width + 15) / 16 * 4), groups = (width + kGroup - 1) / kGroup;
   return (rows * (4 * words + 8 * groups) + 63) / 64 * 64;
 }
 

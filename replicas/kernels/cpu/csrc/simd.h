@@ -41,26 +41,40 @@ PAGODA_INLINE void store(void* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
+// The compiler's own way adds to a zero, which takes a register.
+#if defined(__AVX512F__)
+PAGODA_INLINE VecF splat(float value) { return (VecF)_mm512_set1_ps(value); }
+PAGODA_INLINE VecU splat_word(uint32_t value) { return (VecU)_mm512_set1_epi32(value); }
+#else
 PAGODA_INLINE VecF splat(float value) { return VecF{} + value; }
 PAGODA_INLINE VecU splat_word(uint32_t value) { return VecU{} + value; }
+#endif
 
 PAGODA_INLINE VecF larger(VecF a, VecF b) { return a > b ? a : b; }
 
 // Halves are added to halves, so the order is the same for every use.
 PAGODA_INLINE float sum_lanes(VecF value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)value);
+#else
   float lanes[kLanes];
   store(lanes, value);
   for (int half = kLanes / 2; half; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   return lanes[0];
+#endif
 }
 
 PAGODA_INLINE float largest_lane(VecF value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)value);
+#else
   float lanes[kLanes];
   store(lanes, value);
   for (int half = kLanes / 2; half; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
   return lanes[0];
+#endif
 }
 
 // e^x to about 2 ulp: x is split into whole powers of two and a rest below ln(2) / 2, whose series
@@ -112,6 +126,20 @@ PAGODA_INLINE VecF power_of_two(VecF x) {
 
 PAGODA_INLINE float power_of_two(float x) { return power_of_two(splat(x))[0]; }
 
+// 2^x to about 1e-4, below what bf16 can tell; exactly 1 at 0 and 0 at minus infinity.
+PAGODA_INLINE VecF rough_power_of_two(VecF x) {
+#if defined(__AVX512DQ__)
+  VecF rest = (VecF)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
+  VecF series = splat(0.0782679638f);
+  series = series * rest + 0.2263076762f;
+  series = series * rest + 0.6954243600f;
+  series = series * rest + 1.0f;
+  return (VecF)_mm512_scalef_ps((__m512)series, (__m512)x);
+#else
+  return power_of_two(x);
+#endif
+}
+
 // bf16: a word holds two elements.
 struct Bf16 {
   using T = uint16_t;
@@ -140,6 +168,7 @@ struct Bf16 {
   }
 
   static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, rounded(value)); }
+  static PAGODA_INLINE VecF power_of_two(VecF x) { return rough_power_of_two(x); }
 
   // total + both products of the pairs in each lane's word and in `x`.
   static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
@@ -160,6 +189,7 @@ struct F32 {
 
   static PAGODA_INLINE VecF load_floats(const T* from) { return load<VecF>(from); }
   static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, value); }
+  static PAGODA_INLINE VecF power_of_two(VecF x) { return PAGODA_ISA::power_of_two(x); }
   static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
     return total + (VecF)words * (VecF)splat_word(x);
   }

@@ -53,7 +53,7 @@ PAGODA_INLINE void weigh(float* scores, typename E::T* weights, long from, long 
   float offset = largest == nothing ? 0.0f : -largest * factor;
   VecF sum = {};
   for (long i = from; i < last; i += kLanes) {
-    VecF weight = power_of_two(load<VecF>(scores + i) * factor + offset);
+    VecF weight = E::power_of_two(load<VecF>(scores + i) * factor + offset);
     sum += weight;
     E::store_floats(weights + i, weight);
   }
