@@ -24,7 +24,7 @@ ARGS ?=
 PEERS ?=
 FAST := not redis and not ray and not e2e and not gpu and not slow
 FULL := (redis or ray or e2e or slow) and not gpu
-# Whole clusters on one machine, with clocks: `make chaos` and `make rehearsal`, one at a time.
+# Whole clusters on one machine, with clocks, which want it for themselves: one at a time.
 REHEARSAL := tests/k8s/test_local_deployment.py
 APART := --ignore tests/chaos --ignore $(REHEARSAL)
 PHASE = @printf '== %s %s\n' "$$(date +%T)"
@@ -71,6 +71,10 @@ rehearsal: $(DEV) ## Deploy the Kubernetes serve config on two local Ray nodes, 
 test: check ## check, then the tests that need Valkey, Ray or the whole service
 	$(PHASE) "tests with services"
 	@$(BIN)/python -m pytest $(APART) -m "$(FULL)" --durations=30
+	$(PHASE) "every part of a cluster breaks, twice"
+	@$(BIN)/python -m pytest tests/chaos
+	$(PHASE) "the Kubernetes serve config on two local nodes"
+	@$(BIN)/python -m pytest $(REHEARSAL)
 	$(PHASE) passed
 
 bench: $(if $(PEERS),$(PLOTS),$(RUNTIME)) ## The in-process benchmark; PEERS=1: beside other engines
@@ -118,5 +122,5 @@ $(DEV): $(RUNTIME)
 
 $(PLOTS): $(RUNTIME)
 	$(PHASE) plots
-	@$(PIP) install -c $(CONSTRAINTS) 'matplotlib>=3.10'
+	@$(PIP) install --no-build-isolation -c $(CONSTRAINTS) -e '.[bench]'
 	@touch $@

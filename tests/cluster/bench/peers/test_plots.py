@@ -16,7 +16,6 @@ GROWTH = {
 
 @pytest.mark.slow
 def test_every_plot_names_its_axes_and_lines(tmp_path):
-    pytest.importorskip("matplotlib")
     names = draw_growth(GROWTH, tmp_path)
     assert names == ["growth-throughput.svg", "growth-scheduler.svg", "growth-prompts.svg"]
     throughput = (tmp_path / names[0]).read_text()
