@@ -44,6 +44,7 @@ class RouterConfig:
     retry_ratio: attempts beyond the first that all requests together may make, as a share of them.
     retry_burst: most such attempts at once: enough for all requests of one replica.
     failover_search_s: longest pause of a stream while no replica can go on with it.
+    first_search_s: longest wait of a new request while no replica can take it and one is starting.
     failover_deadline_s: a request this old is not attempted again.
     """
 
@@ -65,6 +66,7 @@ class RouterConfig:
     retry_ratio: float = 0.2
     retry_burst: int = 512
     failover_search_s: float = 60.0
+    first_search_s: float = 10.0
     failover_deadline_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class RouterConfig:
             "migrate_after_s",
             "retry_ratio",
             "failover_search_s",
+            "first_search_s",
         ):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")

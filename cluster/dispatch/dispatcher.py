@@ -49,11 +49,12 @@ class AttemptFeed(TokenFeed, Protocol):
 class ClusterHealth:
     """Whether requests make progress. `problems` is empty when healthy; sentences otherwise.
 
-    num_replicas: replicas that can take requests now.
+    num_replicas: replicas that can take requests now. num_starting: deployed ones that cannot yet.
     """
 
     num_replicas: int
     problems: tuple[str, ...] = ()
+    num_starting: int = 0
 
     @property
     def is_healthy(self) -> bool:

@@ -24,8 +24,9 @@ from router.retry_budget import RetryBudget, RetryLimits
 
 log = logging.getLogger(__name__)
 
-# Between two looks for a replica while there is none.
+# Between two looks for a replica while there is none: for a stream, and for a new request.
 _SEARCH_INTERVAL_S = 0.2
+_FIRST_SEARCH_INTERVAL_S = 0.05
 
 
 class MovedOn(ReplicaLost):
@@ -62,13 +63,15 @@ class AttemptDispatcher(Protocol):
 @dataclass(frozen=True, slots=True)
 class FailoverSettings:
     """limits and budget: of router. search_s: longest pause of a stream while no replica can take
-    it. look_interval_s: how often open streams are looked at for hung and draining replicas.
+    it. first_search_s: longest wait of a new request while none can and one is starting.
+    look_interval_s: how often open streams are looked at for hung and draining replicas.
     attempt_numbers: most attempts that are made below for one of ours.
     """
 
     limits: FailoverLimits
     budget: RetryLimits
     search_s: float
+    first_search_s: float
     look_interval_s: float
     attempt_numbers: int
 
@@ -83,6 +86,7 @@ class FailoverSettings:
                 burst_retries=config.retry_burst,
             ),
             search_s=config.failover_search_s,
+            first_search_s=config.first_search_s,
             look_interval_s=config.heartbeat_interval_s,
             # A pair makes as many tries on the prefill side as on the decode side.
             attempt_numbers=2 * config.max_tries,
@@ -124,8 +128,12 @@ class FailoverDispatcher:
         self._watch = asyncio.create_task(self._look_on(), name="failover")
 
     async def open(self, request: EngineRequest) -> "FailoverFeed":
-        """As Dispatcher.open. The first attempt's errors are the caller's: nothing was shown."""
-        feed = await self.attempts.open(request)
+        """As Dispatcher.open. The first attempt's errors are the caller's: nothing was shown.
+
+        Only that no replica can take it is waited out for a while if one is about to: in a rolling
+        update the one that goes may be known to have gone before the one that comes is reached.
+        """
+        feed = await self._open_first(request)
         failover = RequestFailover(
             num_choices=request.num_choices,
             budget=self._budget,
@@ -162,6 +170,16 @@ class FailoverDispatcher:
         """A stream moves on from that replica."""
         self.counts[reason] += 1
         self._untold[replica_id, reason] += 1
+
+    async def _open_first(self, request: EngineRequest) -> AttemptFeed:
+        deadline = self.clock() + self.settings.first_search_s
+        while True:
+            try:
+                return await self.attempts.open(request)
+            except NoReplica:
+                if not self.health().num_starting or self.clock() >= deadline:
+                    raise
+            await asyncio.sleep(_FIRST_SEARCH_INTERVAL_S)
 
     async def _look_on(self) -> None:
         while True:

@@ -147,13 +147,14 @@ class ReplicaDirectory:
     def health(self) -> ClusterHealth:
         """Whether requests make progress, by the last statuses and heartbeats."""
         problems = list(self._misfits.values())
-        num_usable = 0
+        num_usable = num_starting = 0
         for link in self._links.values():
             state = link.status().state
             num_usable += state in (ReplicaState.ACTIVE, ReplicaState.SUSPECT)
+            num_starting += state is ReplicaState.STARTING
             if (stuck_s := link.stuck_s()) > 0.0:
                 problems.append(f"A replica has had work for {stuck_s:.0f} s without a step.")
-        return ClusterHealth(num_replicas=num_usable, problems=tuple(problems))
+        return ClusterHealth(num_usable, tuple(problems), num_starting=num_starting)
 
     def _meet(self, replica_id: str, metadata: Mapping[str, object]) -> None:
         try:

@@ -7,6 +7,7 @@ queued at a handle; it starts a replica for them. The call itself asks for nothi
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 
 from cluster.dispatch.dispatcher import AttemptFeed, ClusterHealth
 from cluster.dispatch.failover_dispatcher import AttemptDispatcher
@@ -102,7 +103,7 @@ class WakingDispatcher:
         health = self._attempts.health()
         if health.num_replicas or not self._waker.decoders:
             return health
-        return ClusterHealth(num_replicas=1, problems=health.problems)
+        return replace(health, num_replicas=1)
 
     def trouble(self, feed: AttemptFeed) -> Trouble | None:
         """As the dispatcher below says."""

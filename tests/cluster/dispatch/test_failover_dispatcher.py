@@ -232,6 +232,28 @@ async def test_the_first_attempt_is_refused_as_ever():
             await dispatcher.open(a_request())
 
 
+async def test_a_new_request_waits_for_a_replica_that_is_starting():
+    """As in a rolling update: the one that goes is known to go before the new one is reached."""
+    script = EngineScript(step_s=0.01, start_s=0.5)
+    async with surviving(num_replicas=1, script=script) as (made, dispatcher):
+        made.replicas["replica0"].core.crash()
+        await until(lambda: dispatcher.health().num_replicas == 0)
+        assert dispatcher.health().num_starting == 1
+        request = a_request()
+        feed = await dispatcher.open(request)
+        assert (await read(feed))[0] == {0: expected_tokens(request)}
+
+
+async def test_a_new_request_waits_no_longer_than_it_may():
+    impatient = replace(CONFIG, first_search_s=0.1)
+    async with surviving(num_replicas=1, config=impatient) as (made, dispatcher):
+        await made.replicas["replica0"].service.close()
+        await until(lambda: dispatcher.health().num_replicas == 0)
+        assert dispatcher.health().num_starting == 1
+        with pytest.raises(NoReplica):
+            await dispatcher.open(a_request())
+
+
 class ByHand:
     """An AttemptDispatcher whose replicas say what the test says."""
 
