@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from replicas.admission_queue import AdmissionQueue
 from replicas.batch import Sampled
 from replicas.batch_scheduler import BatchScheduler
-from replicas.beam_run import BeamRun, with_candidates
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
 from replicas.engine_commands import (
@@ -20,15 +18,17 @@ from replicas.engine_commands import (
     Prefetch,
     Submit,
     Watch,
+    is_awaited_elsewhere,
 )
 from replicas.engine_stats import EngineStats
 from replicas.engine_view import EngineView, ViewRecorder, step_rows
 from replicas.held_events import HeldEvents
+from replicas.live_requests import LiveRequests
 from replicas.memory.block_tiers import TierSetup
 from replicas.policies import waiting_order
 from replicas.policies.eviction import eviction_order
 from replicas.private_root import with_private_root
-from replicas.request import EngineRequest, FinishReason, Refusal, RefusalReason
+from replicas.request import FinishReason
 from replicas.request_state import RequestState
 from replicas.runner import Runner
 from replicas.speculation.drafter_choice import drafter_of
@@ -42,15 +42,6 @@ log = logging.getLogger(__name__)
 
 # Weight of the newest step in the running estimate of tokens per second.
 RATE_SMOOTHING = 0.1
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request some of whose choices have not ended."""
-
-    request: EngineRequest
-    choices: list[RequestState]
-    beams: BeamRun | None = None
 
 
 class Engine:
@@ -95,7 +86,14 @@ class Engine:
         )
         self._stream = TokenStream()
         self._view = ViewRecorder(clock)
-        self._live: dict[str, _Live] = {}
+        self._live = LiveRequests(
+            config,
+            queue=self._queue,
+            scheduler=self._scheduler,
+            stream=self._stream,
+            view=self._view,
+            end_token_ids=end_token_ids,
+        )
         self._events = HeldEvents()
         self._planned_step = 0
         self._computed_step = 0
@@ -127,11 +125,11 @@ class Engine:
         whatever the runner raised; the engine is of no use after that.
         """
         if not self._pipeline.wait_for_planning_time():
-            self._admit(self.inbox.drain(), self._clock())
-            return self._deliver(None, plan_s=0.0)
+            return self._tend()
         # A step with guesses says only at its end what the next one has to compute.
         done = self._take() if self._pipeline.decides_next else None
         started = self._clock()
+        self._live.reach_boundary(started)
         self._admit(self.inbox.drain(), started)
         planned = self._scheduler.next_batch(started)
         planned_at = self._clock()
@@ -157,18 +155,7 @@ class Engine:
     def check(self) -> None:
         """Assert the invariants of every part, and that exactly the live choices are held."""
         self._scheduler.check()
-        live = {id(state) for entry in self._live.values() for state in entry.choices}
-        held = {id(state) for state in (*self._scheduler.running, *self._queue)}
-        assert held <= live, "a request is held that nobody waits for"
-        ended = sum(
-            state.finish_reason is not None
-            for entry in self._live.values()
-            for state in entry.choices
-        )
-        parked = sum(state.is_parked for entry in self._live.values() for state in entry.choices)
-        assert len(held) == len(live) - ended - parked, (
-            "a live choice is neither waiting nor running"
-        )
+        self._live.check((*self._scheduler.running, *self._queue))
 
     def close(self) -> None:
         """End the runner; open requests are dropped without another word."""
@@ -176,20 +163,41 @@ class Engine:
 
     # Admit.
 
-    def _admit(self, commands: list[tuple[float, Command]], now: float) -> None:
+    def _tend(self) -> StepOutput | None:
+        """Take what is urgent while a step is computed.
+
+        What nobody elsewhere waits for is told after the step: an output counts as one.
+        """
+        now = self._clock()
+        commands = self.inbox.drain()
+        self._admit(commands, now, is_early=True)
+        self._scheduler.tiers.look_ahead(self._queue, now)
+        if not any(is_awaited_elsewhere(command) for _, command in commands):
+            return None
+        return self._deliver(None, plan_s=0.0)
+
+    def _admit(
+        self, commands: list[tuple[float, Command]], now: float, *, is_early: bool = False
+    ) -> None:
         for received_at, command in commands:
             match command:
                 case Submit(request):
-                    self._submit(request, now, received_at)
+                    self._live.submit(
+                        request,
+                        now=now,
+                        received_at=received_at,
+                        tokens_per_s=self._tokens_per_s,
+                        is_early=is_early,
+                    )
                 case Prefetch(request):
                     named = (
                         request if self.config.enable_prefix_caching else with_private_root(request)
                     )
                     self._scheduler.tiers.handoffs.prefetch(named, now)
                 case Cancel(request_id, attempt):
-                    self._end_choices(request_id, attempt, FinishReason.CANCELLED, now)
+                    self._live.end_choices(request_id, attempt, FinishReason.CANCELLED, now)
                 case FinishChoice(request_id, attempt, choice):
-                    self._end_choices(
+                    self._live.end_choices(
                         request_id, attempt, FinishReason.STOP_STRING, now, only=choice
                     )
                 case ClearCache():
@@ -200,37 +208,8 @@ class Engine:
                 case _:
                     self._scheduler.tiers.take_answer(command, now)
                     self._has_news = True
-        for state in self._queue.expired(now):
-            self._expire(state, now)
+        self._live.expire(now)
         self._tell_of_handoffs(now)
-
-    def _submit(self, request: EngineRequest, now: float, received_at: float) -> None:
-        known = self._live.get(request.request_id)
-        if known is not None and known.request.attempt >= request.attempt:
-            log.warning("request repeated id=%s attempt=%d", request.request_id, request.attempt)
-            return
-        if known is not None:
-            self._end_choices(
-                request.request_id, known.request.attempt, FinishReason.CANCELLED, now
-            )
-        if not self.config.enable_prefix_caching:
-            request = with_private_root(request)
-        asked = request
-        if request.sampling.beam is not None:
-            request = with_candidates(request, self._end_token_ids)
-        answer = self._queue.admit(
-            request, now=now, tokens_per_s=self._tokens_per_s, received_at=received_at
-        )
-        if isinstance(answer, Refusal):
-            self._scheduler.totals.count_end(FinishReason.REFUSED)
-            self._stream.refused(request, answer)
-            return
-        live = self._live[request.request_id] = _Live(request, answer)
-        if request.sampling.beam is not None:
-            live.beams = BeamRun(asked, answer, self._end_token_ids)
-        if request.handoff is not None:
-            self._scheduler.tiers.handoffs.arrived(answer[0], now)
-        self._stream.admitted(request)
 
     def _tell_of_handoffs(self, now: float) -> None:
         for handed in self._scheduler.tiers.handoffs.take_news(now):
@@ -238,45 +217,8 @@ class Engine:
                 continue
             self._stream.handed(handed.request, handed.news)
             if handed.is_over:
-                self._end(handed.request, FinishReason.HANDED_OFF, now)
+                self._live.end(handed.request, FinishReason.HANDED_OFF, now)
                 self._stream.ended(handed.request, FinishReason.HANDED_OFF)
-
-    def _end_choices(
-        self,
-        request_id: str,
-        attempt: int,
-        reason: FinishReason,
-        now: float,
-        *,
-        only: int | None = None,
-    ) -> None:
-        """End a request's choices, or one of them; unknown and ended ones are normal events."""
-        live = self._live.get(request_id)
-        if live is None or live.request.attempt != attempt:
-            return
-        if only is not None and live.beams is not None:
-            return
-        for state in live.choices:
-            if state.finish_reason is None and only in (None, state.choice):
-                is_over_here = state.goes_on_elsewhere and reason is FinishReason.STOP_STRING
-                how = FinishReason.HANDED_OFF if is_over_here else reason
-                self._end(state, how, now)
-                self._stream.ended(state, how)
-
-    def _expire(self, state: RequestState, now: float) -> None:
-        """Refuse a request that waited too long, unless one of its choices has begun or ended."""
-        live = self._live.get(state.origin.request_id)
-        if live is None or any(choice.has_begun for choice in live.choices):
-            return
-        waited_s = now - state.arrived_at
-        refusal = Refusal(
-            RefusalReason.EXPIRED,
-            f"the request waited {waited_s:.1f} s for its turn, longer than it allows",
-            retry_after_s=max(1.0, waited_s),
-        )
-        for choice in live.choices:
-            self._end(choice, FinishReason.REFUSED, now)
-        self._stream.refused(state.origin, refusal)
 
     # Stream.
 
@@ -359,7 +301,7 @@ class Engine:
             if self._view.is_watching:
                 self._view.note_first_token(state, now)
         if end is not None:
-            self._end(state, end, now)
+            self._live.end(state, end, now)
         num_logprobs = state.origin.sampling.num_logprobs
         found = (
             logprob_of(sampled, first + index, num_logprobs) for index in range(len(token_ids))
@@ -369,7 +311,7 @@ class Engine:
 
     def _commit_beam(self, state: RequestState, sampled: Sampled, sample: int, now: float) -> None:
         """A beam's step was computed; the search goes on, or is over, when all of them are."""
-        live = self._live[state.origin.request_id]
+        live = self._live.of(state)
         beams = live.beams
         assert beams is not None
         if not beams.note(state, sampled, sample):
@@ -381,17 +323,9 @@ class Engine:
             return
         for choice, output in zip(live.choices, beams.outputs, strict=False):
             choice.mark(first_token_at=now)
-            self._end(choice, output.reason, now)
+            self._live.end(choice, output.reason, now)
             self._stream.output(choice, output)
         # A tiny vocabulary may give fewer outputs than beams.
         for choice in live.choices[len(beams.outputs) :]:
-            self._end(choice, FinishReason.LENGTH, now)
+            self._live.end(choice, FinishReason.LENGTH, now)
             self._stream.ended(choice, FinishReason.LENGTH)
-
-    def _end(self, state: RequestState, reason: FinishReason, now: float) -> None:
-        self._scheduler.finish(state, reason, now)
-        if self._view.is_watching:
-            self._view.note_end(state, reason)
-        live = self._live[state.origin.request_id]
-        if all(choice.finish_reason is not None for choice in live.choices):
-            del self._live[state.origin.request_id]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from replicas.memory.block_mover import MoverAnswer
+from replicas.memory.block_mover import LookedUp, MoverAnswer
 from replicas.memory.handoff_jobs import Adopted, Offered, TableRead
 from replicas.request import EngineRequest
 
@@ -58,7 +58,20 @@ Command = Submit | Prefetch | Cancel | FinishChoice | ClearCache | Watch | Mover
 
 
 def is_urgent(command: Command) -> bool:
-    """Whether another engine waits for what comes of it, so that it must not wait for a step."""
+    """Whether it had better be taken while a step is computed than after it.
+
+    What another engine waits for is; and what the store says, or is to be asked, of a new request,
+    which would otherwise wait for its answer through the next step, too.
+    """
+    match command:
+        case Submit() | LookedUp():
+            return True
+        case _:
+            return is_awaited_elsewhere(command)
+
+
+def is_awaited_elsewhere(command: Command) -> bool:
+    """Whether another engine waits for what comes of it."""
     match command:
         case Submit(request):
             return request.handoff is not None

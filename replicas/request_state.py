@@ -149,6 +149,10 @@ class RequestState:
             self._timeline = replace(self._timeline, num_preemptions=self.num_preemptions)
         return self._timeline
 
+    def reach_boundary(self, now: float) -> None:
+        """A step is planned, for the first time since it was admitted."""
+        self._timeline = replace(self._timeline, arrived_at=now)
+
     def mark(self, **moments: float) -> None:
         """Record moments of its life, each the first time only."""
         for name, moment in moments.items():

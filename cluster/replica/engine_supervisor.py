@@ -113,8 +113,7 @@ class EngineSupervisor:
         self._last_step_at = clock()
         self._work_since: float | None = None
         self._is_closed = False
-        # One thread for every start: a core has the priority of the thread that starts it, and
-        # the loop's own may be lowered after the first.
+        # A thread of its own: a start takes long, and closing does not wait for it.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-starter")
         self.epoch = 0
 

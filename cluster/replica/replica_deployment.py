@@ -24,7 +24,6 @@ from cluster.replica.replica_store import ReplicaStore
 from cluster.streams.token_stream_server import StreamBinding
 from cluster.worker_logging import log_to_stderr
 from replicas.request import EngineRequest
-from replicas.thread_priority import yield_to_engine
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,6 @@ class Replica:
             store_stats=store.stats,
         )
         await self._service.start()
-        # After the core was started: it keeps the normal priority.
-        yield_to_engine()
 
     async def generate(self, request: EngineRequest, route: ReplicaRoute) -> Acknowledgement:
         """Run one request; the call stays open until it has ended."""

@@ -1,7 +1,6 @@
 """Whether a step takes longer when the event loop of the engine's parent process is fully busy.
 
-The core is a process of its own for exactly this (DESIGN 3). The loop here spins without a pause,
-on a thread with the priority that a replica gives its event loop.
+The core is a process of its own for exactly this (DESIGN 3). The loop here spins without a pause.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ from replicas.config import EngineConfig
 from replicas.engine_client import ProcessEngine
 from replicas.request import FinishReason
 from replicas.step_output import StepOutput
-from replicas.thread_priority import yield_to_engine
 
 NUM_ROUNDS = 3
 
@@ -99,7 +97,6 @@ class _SpinningLoop:
         self._thread.join()
 
     def _run(self) -> None:
-        yield_to_engine()
         asyncio.run(self._spin())
 
     async def _spin(self) -> None:

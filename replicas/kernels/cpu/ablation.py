@@ -19,15 +19,18 @@ OFF_VARIABLE = "PAGODA_CPU_KERNELS_OFF"
 
 # fused: whole layers in one call. The others only tell without it.
 PARTS = ("fused", "products", "attention", "rows")
+# Threads that give their cores to each other: nothing takes its place.
+TRADES = "trades"
 
 
 def switched_off(environ: Mapping[str, str]) -> frozenset[str]:
     """The parts that PAGODA_CPU_KERNELS_OFF names, separated by commas."""
     named = frozenset(filter(None, environ.get(OFF_VARIABLE, "").split(",")))
-    unknown = sorted(named - set(PARTS))
+    known = (*PARTS, TRADES)
+    unknown = sorted(named - set(known))
     if unknown:
         raise KernelsUnavailable(
-            f"kernels=cpu: {OFF_VARIABLE}={','.join(unknown)}: expected {', '.join(PARTS)}"
+            f"kernels=cpu: {OFF_VARIABLE}={','.join(unknown)}: expected {', '.join(known)}"
         )
     return named
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from replicas.kernels.cpu.ablation import PartlyOff, switched_off
+from replicas.kernels.cpu.ablation import TRADES, PartlyOff, switched_off
 from replicas.kernels.cpu.backend import CpuKernels
 from replicas.kernels.cpu.native import ISA_VARIABLE, choose_instruction_set, load_native
 from replicas.kernels.interface import Kernels
@@ -15,10 +15,12 @@ def load_kernels(dtype: torch.dtype, *, deterministic: bool, environ: Mapping[st
     """Kernels for weights and activations of `dtype`; KernelsUnavailable says why not."""
     if dtype not in (torch.bfloat16, torch.float32):
         raise KernelsUnavailable(f"kernels=cpu: {dtype}: expected bfloat16 or float32")
-    off = switched_off(environ)
+    named = switched_off(environ)
+    off = named - {TRADES}
     if off and deterministic:
         raise KernelsUnavailable("kernels=cpu: parts cannot be off in deterministic mode")
     native = load_native(environ)
     isa = choose_instruction_set(native, environ.get(ISA_VARIABLE, ""))
+    native.set_core_trading(isa, TRADES not in named)
     own = CpuKernels(native, isa, dtype, deterministic=deterministic)
     return PartlyOff(own, dtype, off) if off else own

@@ -19,6 +19,10 @@ std::vector<std::tuple<std::string, int64_t>> instruction_sets() {
   return present;
 }
 
+void set_core_trading(int64_t isa, bool on) { kernels_of(isa).set_trading(on); }
+
+int64_t num_core_trades(int64_t isa) { return kernels_of(isa).num_trades(); }
+
 void pack(int64_t isa, const Tensor& weight, Tensor panels) {
   Element element = element_of(weight);
   TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous(), "cpu kernels: weight must be [out, in]");
@@ -135,6 +139,8 @@ Tensor attention(int64_t isa, const Tensor& q, const std::vector<Tensor>& cache,
 
 TORCH_LIBRARY(pagoda_cpu, library) {
   library.def("instruction_sets", instruction_sets);
+  library.def("set_core_trading(int isa, bool on) -> ()", set_core_trading);
+  library.def("num_core_trades(int isa) -> int", num_core_trades);
   library.def("pack(int isa, Tensor weight, Tensor(a!) panels) -> ()", pack);
   library.def("pack_codes(int isa, Tensor codes, Tensor(a!) panels) -> ()", pack_codes);
   library.def("linear(int isa, Tensor x, Tensor[] packed, int out, bool to_float) -> Tensor",

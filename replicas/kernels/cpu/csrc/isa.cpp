@@ -114,11 +114,17 @@ long attention_scratch_bytes(const Heads& heads, bool widens, long parts, int th
   return 4 * (threads * sizes.thread_words() + parts * sizes.per_kv * sizes.result);
 }
 
+void set_trading(bool on) { Places::may_trade() = on; }
+
+long num_trades() { return __atomic_load_n(&Places::num_trades(), __ATOMIC_RELAXED); }
+
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels = {pack,   pack_codes, linear,     rms_norm,  silu_mul,
-                          rotate, attention,  run_layers, attention_scratch_bytes};
+const Kernels kKernels = {
+    pack,      pack_codes, linear,                  rms_norm,    silu_mul,   rotate,
+    attention, run_layers, attention_scratch_bytes, set_trading, num_trades,
+};
 
 }  // namespace PAGODA_ISA
 }  // namespace pagoda

@@ -177,6 +177,9 @@ struct Kernels {
   // Bytes of scratch of attention: for every thread, and for `parts` unfinished results. widens:
   // the cache holds another type than the queries.
   long (*attention_scratch_bytes)(const Heads&, bool widens, long parts, int threads);
+  // Whether threads trade cores (places.h), and how often they did; both of this process.
+  void (*set_trading)(bool);
+  long (*num_trades)();
 };
 
 inline bool widens(Held held, Element element) {

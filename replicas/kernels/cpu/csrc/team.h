@@ -10,6 +10,7 @@
 #include <unistd.h>
 #endif
 
+#include "places.h"
 #include "simd.h"
 
 namespace pagoda {
@@ -46,14 +47,19 @@ class Team {
   // For the threads there really are, before any of them works.
   void resize(int size) { size_ = size; }
 
-  // All of a phase's work is done when this returns. Waiting spins for a moment, then sleeps: the
-  // thread that is waited for may have lost its core to another process, or to this very thread.
+  // By every thread, before it works.
+  void join(int thread) { places_.take(thread); }
+
+  // All of a phase's work is done when this returns. Waiting spins for a moment: the thread that is
+  // waited for may have lost its core to another process. It gets this one then. Waiting spins once
+  // more and sleeps, for that thread may have lost its core to this very one.
   PAGODA_INLINE void meet() {
     if (size_ == 1) {
       next_ = 0;
       return;
     }
     unsigned round = __atomic_load_n(&round_, __ATOMIC_RELAXED);
+    places_.arrive(round + 1);
     if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == size_) {
       arrived_ = 0;
       next_ = 0;
@@ -61,9 +67,10 @@ class Team {
       if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) wake_all(&round_);
       return;
     }
-    for (int spins = 0; spins < kSpins; ++spins) {
-      if (__atomic_load_n(&round_, __ATOMIC_ACQUIRE) != round) return;
-      relax();
+    if (spin_while(round)) return;
+    if (__atomic_load_n(&arrived_, __ATOMIC_RELAXED) == size_ - 1) {
+      places_.trade(size_, round + 1);
+      if (spin_while(round)) return;
     }
     __atomic_add_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&round_, __ATOMIC_SEQ_CST) == round) sleep_while(&round_, round);
@@ -100,7 +107,17 @@ class Team {
  private:
   static constexpr int kSpins = 3000;  // some 50 microseconds
 
+  // Whether the round ended while we looked.
+  PAGODA_INLINE bool spin_while(unsigned round) const {
+    for (int spins = 0; spins < kSpins; ++spins) {
+      if (__atomic_load_n(&round_, __ATOMIC_ACQUIRE) != round) return true;
+      relax();
+    }
+    return false;
+  }
+
   int size_;
+  Places places_;
   alignas(64) long next_ = 0;
   alignas(64) int arrived_ = 0;
   alignas(64) unsigned round_ = 0;
@@ -121,6 +138,7 @@ void with_team(int num_threads, Work work) {
     // A limit on threads may leave fewer than were asked for.
 #pragma omp master
     team.resize(omp_get_num_threads());
+    team.join(omp_get_thread_num());
 #pragma omp barrier
     work(team, omp_get_thread_num());
   }
