@@ -15,6 +15,16 @@ namespace {
 constexpr int kVectors = kPanel / kLanes;
 constexpr long kGroupSteps = kGroup / 4;
 
+// From so many rows on a tile computes for as long as the memory takes to bring another panel, which
+// it may as well ask for. A tile of fewer is done before: it would wait for both.
+constexpr int kFetchRows = 6;
+
+// Into the second cache, what a tile reads in one step.
+PAGODA_INLINE void fetch_step(const uint32_t* words) {
+  constexpr long kLine = 16;
+  for (long word = 0; word < kPanel; word += kLine) __builtin_prefetch(words + word, 0, 2);
+}
+
 // What a sum of products of one group begins with, since weights lie in their words plus 128, and
 // what it is then multiplied by.
 struct Group {
@@ -205,9 +215,10 @@ class Coded {
 #define PAGODA_ONE_REGION
 #endif
 
-// out[M][32] = x[M] * panel[steps][32], without the scales of the weight.
-template <int M>
-PAGODA_ONE_REGION void coded_tile(Matrix x, const uint32_t* panel, long steps, float* out) {
+// out[M][32] = x[M] * panel[steps][32], without the scales of the weight. Fetches: see tile().
+template <int M, bool Fetches>
+PAGODA_ONE_REGION void coded_tile(Matrix x, const uint32_t* panel, long steps, float* out,
+                                  const uint32_t* next) {
   constexpr long kWords = CodeProducts::kWords;
   VecF total[M][kVectors] = {};
   for (long group = 0; group < x.num_groups; ++group) {
@@ -220,6 +231,7 @@ PAGODA_ONE_REGION void coded_tile(Matrix x, const uint32_t* panel, long steps, f
         sum[m][v] = (VecI)splat_word(groups[m * x.num_groups].offset);
     for (long step = first; step < last; ++step) {
       const uint32_t* words = panel + step * kPanel;
+      if constexpr (Fetches) fetch_step(next + step * kPanel);
       CodeProducts::Weight weight[kVectors];
       for (int v = 0; v < kVectors; ++v)
         weight[v] = CodeProducts::widen(load<VecU>(words + v * kLanes));
@@ -241,9 +253,12 @@ PAGODA_ONE_REGION void coded_tile(Matrix x, const uint32_t* panel, long steps, f
 }
 
 PAGODA_INLINE void few_coded_rows(long rows, const Matrix& x, const uint32_t* panel, long steps,
-                                  float* out) {
+                                  float* out, const uint32_t* next) {
   with_number<kCodeTileRows>(rows, [&](auto number) {
-    coded_tile<decltype(number)::value>(x, panel, steps, out);
+    constexpr int kRows = decltype(number)::value;
+    if constexpr (kRows >= kFetchRows)
+      if (next) return coded_tile<kRows, true>(x, panel, steps, out, next);
+    coded_tile<kRows, false>(x, panel, steps, out, nullptr);
   });
 }
 

@@ -13,12 +13,15 @@ namespace {
 
 constexpr long kItemRows = 192;  // rows of one work item, so that they stay in the second cache
 
-// out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats.
-template <class E, int M>
-void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out, long ldo) {
+// out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats. Fetches: meanwhile the
+// panel at `next` comes from memory, which nobody need wait for then.
+template <class E, int M, bool Fetches>
+void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out, long ldo,
+          const uint32_t* next) {
   VecF total[M][kVectors] = {};
   for (long step = 0; step < steps; ++step) {
     const uint32_t* words = panel + step * kPanel;
+    if constexpr (Fetches) fetch_step(next + step * kPanel);
     VecU weight[kVectors];
     for (int v = 0; v < kVectors; ++v) weight[v] = load<VecU>(words + v * kLanes);
 #pragma GCC unroll 12
@@ -34,9 +37,12 @@ void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float*
 
 template <class E>
 PAGODA_INLINE void few_rows(long rows, const uint32_t* x, long ldx, const uint32_t* panel,
-                            long steps, float* out, long ldo) {
+                            long steps, float* out, long ldo, const uint32_t* next = nullptr) {
   with_number<kTileRows>(rows, [&](auto number) {
-    tile<E, decltype(number)::value>(x, ldx, panel, steps, out, ldo);
+    constexpr int kRows = decltype(number)::value;
+    if constexpr (kRows >= kFetchRows)
+      if (next) return tile<E, kRows, true>(x, ldx, panel, steps, out, ldo, next);
+    tile<E, kRows, false>(x, ldx, panel, steps, out, ldo, nullptr);
   });
 }
 
@@ -54,29 +60,51 @@ PAGODA_INLINE void in_tiles(long rows, long most, Work work) {
 
 PAGODA_INLINE long tile_rows(const Packed& w) { return w.scales ? kCodeTileRows : kTileRows; }
 
-// One work item of a product: panel p over rows first to last; finish(row, column, floats, count)
-// takes up to 32 finished outputs, bias included.
+PAGODA_INLINE const uint32_t* panel_words(const Packed& w, long panel) {
+  return w.panels + panel * w.steps * kPanel;
+}
+
+// The panel after this one, if the tile that begins at row `start` of an item of so many rows is the
+// one to fetch it: its second, while whose rows are computed the item's own panel is in the cache,
+// or its only one. It may be another thread's, which finds it in the third cache then; past the last
+// panel lies the next weight, or nothing that a fetch could harm.
+PAGODA_INLINE const uint32_t* panel_to_fetch(const Packed& w, long panel, long start, long number,
+                                             long rows) {
+  bool is_only = number == rows, is_second = start > 0 && start <= tile_rows(w);
+  return is_only || is_second ? panel_words(w, panel + 1) : nullptr;
+}
+
+// One tile of a product: panel p over `number` rows; finish(row, column, floats, count) takes up to
+// 32 finished outputs, bias included. next: a panel to fetch meanwhile, or null.
+template <class E, class Finish>
+PAGODA_INLINE void panel_tile(const Matrix& x, const Packed& w, long panel, long first, long number,
+                              const uint32_t* next, Finish finish) {
+  long column = panel * kPanel;
+  long count = w.out - column < kPanel ? w.out - column : kPanel;
+  const uint32_t* words = panel_words(w, panel);
+  alignas(64) float out[kMostTileRows * kPanel];
+  Matrix part = rows_from(x, first);
+  if (w.scales)
+    few_coded_rows(number, part, words, w.steps, out, next);
+  else
+    few_rows<E>(number, part.words, x.stride, words, w.steps, out, kPanel, next);
+  for (long m = 0; m < number; ++m) {
+    float* own = out + m * kPanel;
+    if (w.scales)
+      for (long i = 0; i < count; ++i) own[i] *= w.scales[column + i];
+    if (w.bias)
+      for (long i = 0; i < count; ++i) own[i] += w.bias[column + i];
+    finish(first + m, column, own, count);
+  }
+}
+
+// One work item of a product: panel p over rows first to last.
 template <class E, class Finish>
 PAGODA_INLINE void panel_product(const Matrix& x, const Packed& w, long panel, long first,
                                  long last, Finish finish) {
-  long column = panel * kPanel;
-  long count = w.out - column < kPanel ? w.out - column : kPanel;
-  const uint32_t* words = w.panels + panel * w.steps * kPanel;
   in_tiles(last - first, tile_rows(w), [&](long start, long number) {
-    alignas(64) float out[kMostTileRows * kPanel];
-    Matrix part = rows_from(x, first + start);
-    if (w.scales)
-      few_coded_rows(number, part, words, w.steps, out);
-    else
-      few_rows<E>(number, part.words, x.stride, words, w.steps, out, kPanel);
-    for (long m = 0; m < number; ++m) {
-      float* own = out + m * kPanel;
-      if (w.scales)
-        for (long i = 0; i < count; ++i) own[i] *= w.scales[column + i];
-      if (w.bias)
-        for (long i = 0; i < count; ++i) own[i] += w.bias[column + i];
-      finish(first + start + m, column, own, count);
-    }
+    const uint32_t* next = panel_to_fetch(w, panel, start, number, last - first);
+    panel_tile<E>(x, w, panel, first + start, number, next, finish);
   });
 }
 
@@ -124,11 +152,13 @@ void gated_product(Team& team, const Matrix& x, const Packed& w, typename E::T* 
     in_tiles(last - first, tile_rows(w), [&](long start, long number) {
       alignas(64) float gates[kMostTileRows * kPanel];
       long top = first + start;
-      panel_product<E>(x, w, panel, top, top + number, [&](long row, long, float* own, long) {
+      const uint32_t* next = panel_to_fetch(w, panel, start, number, last - first);
+      panel_tile<E>(x, w, panel, top, number, next, [&](long row, long, float* own, long) {
         __builtin_memcpy(gates + (row - top) * kPanel, own, kPanel * sizeof(float));
       });
-      panel_product<E>(x, w, panels + panel, top, top + number,
-                       [&](long row, long, float* own, long) {
+      next = panel_to_fetch(w, panels + panel, start, number, last - first);
+      panel_tile<E>(x, w, panels + panel, top, number, next,
+                    [&](long row, long, float* own, long) {
         const float* gate = gates + (row - top) * kPanel;
         typename E::T* to = out + row * inner + panel * kPanel;
         for (long i = 0; i < kPanel; i += kLanes)
