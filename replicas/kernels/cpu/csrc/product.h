@@ -16,8 +16,8 @@ constexpr long kItemRows = 192;  // rows of one work item, so that they stay in 
 // out[M][32] = x[M][steps] * panel[steps][32]; ldx in words, ldo in floats. Fetches: meanwhile the
 // panel at `next` comes from memory, which nobody need wait for then.
 template <class E, int M, bool Fetches>
-void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out, long ldo,
-          const uint32_t* next) {
+PAGODA_INLINE void compute_tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps,
+                                float* out, long ldo, const uint32_t* next) {
   VecF total[M][kVectors] = {};
   for (long step = 0; step < steps; ++step) {
     const uint32_t* words = panel + step * kPanel;
@@ -35,14 +35,27 @@ void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float*
     for (int v = 0; v < kVectors; ++v) store(out + m * ldo + v * kLanes, total[m][v]);
 }
 
+// Functions of their own, since registers are given out for each: one more address among them is
+// one too many for the tiles of most rows.
+template <class E, int M>
+void tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out, long ldo) {
+  compute_tile<E, M, false>(x, ldx, panel, steps, out, ldo, nullptr);
+}
+
+template <class E, int M>
+void fetching_tile(const uint32_t* x, long ldx, const uint32_t* panel, long steps, float* out,
+                   long ldo, const uint32_t* next) {
+  compute_tile<E, M, true>(x, ldx, panel, steps, out, ldo, next);
+}
+
 template <class E>
 PAGODA_INLINE void few_rows(long rows, const uint32_t* x, long ldx, const uint32_t* panel,
                             long steps, float* out, long ldo, const uint32_t* next = nullptr) {
   with_number<kTileRows>(rows, [&](auto number) {
     constexpr int kRows = decltype(number)::value;
     if constexpr (kRows >= kFetchRows)
-      if (next) return tile<E, kRows, true>(x, ldx, panel, steps, out, ldo, next);
-    tile<E, kRows, false>(x, ldx, panel, steps, out, ldo, nullptr);
+      if (next) return fetching_tile<E, kRows>(x, ldx, panel, steps, out, ldo, next);
+    tile<E, kRows>(x, ldx, panel, steps, out, ldo);
   });
 }
 
