@@ -13,6 +13,10 @@ from replicas.simulated_runner import SimulatedRunner
 from replicas.store_mover import HandoffAccess, StoreMover
 from tests.replicas.engine_harness import BLOCK_SIZE, ManualClock, engine, run, submit, tokens
 
+# The token budget of a step of the harness's engines, and the longest wait of a test.
+CHUNK = 32
+PATIENCE_S = 5.0
+
 
 def simulated_layout() -> BlockLayout:
     """Of the blocks that the harness's engines hold."""

@@ -1,10 +1,7 @@
 """A hand-off does not wait for a step that computes something else, however long that takes."""
 
-import threading
-
 import pytest
 
-from replicas.simulated_runner import SimulatedRunner
 from tests.replicas.engine_harness import prompt, submit
 from tests.replicas.memory.pools import (
     Pools,
@@ -21,8 +18,7 @@ from tests.replicas.memory.pools import (
     rest,
     tokens_of,
 )
-
-CHUNK = 32
+from tests.replicas.memory.stores import CHUNK
 
 
 @pytest.fixture
@@ -30,22 +26,6 @@ def pools():
     made = Pools()
     yield made
     made.close()
-
-
-@pytest.fixture
-def gate(monkeypatch):
-    """Shut: a step over a whole chunk of prompt does not end before it is opened."""
-    opened = threading.Event()
-    compute = SimulatedRunner.run
-
-    def run(self, batch, nearly_done):
-        if batch.num_tokens == CHUNK:
-            assert opened.wait(5.0), "whatever the test waited for waited for this step"
-        return compute(self, batch, nearly_done)
-
-    monkeypatch.setattr(SimulatedRunner, "run", run)
-    yield opened
-    opened.set()
 
 
 def is_published(entry):

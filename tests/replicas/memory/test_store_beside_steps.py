@@ -1,17 +1,18 @@
 """What the store has of a new request is asked for and fetched while a step is computed."""
 
-import threading
 import time
 
 import pytest
 
 from kvstore.memory_store import Memory
-from replicas.simulated_runner import SimulatedRunner
 from tests.replicas.engine_harness import alone, entries, prompt, request, run, submit
-from tests.replicas.memory.stores import Engines, serve, shared_memory_store
-
-CHUNK = 32
-PATIENCE_S = 5.0
+from tests.replicas.memory.stores import (
+    CHUNK,
+    PATIENCE_S,
+    Engines,
+    serve,
+    shared_memory_store,
+)
 
 
 @pytest.fixture
@@ -20,22 +21,6 @@ def engines():
     made = Engines(lambda: shared_memory_store(memory))
     yield made
     made.close()
-
-
-@pytest.fixture
-def gate(monkeypatch):
-    """Shut: a step over a whole chunk of prompt does not end before it is opened."""
-    opened = threading.Event()
-    compute = SimulatedRunner.run
-
-    def gated(self, batch, nearly_done):
-        if batch.num_tokens == CHUNK:
-            assert opened.wait(PATIENCE_S), "whatever the test waited for waited for this step"
-        return compute(self, batch, nearly_done)
-
-    monkeypatch.setattr(SimulatedRunner, "run", gated)
-    yield opened
-    opened.set()
 
 
 def test_a_request_that_came_during_a_step_is_in_the_next_one_with_what_the_store_has(
