@@ -16,11 +16,24 @@ class RequestRefused(DispatchError):
 
 
 class NoReplica(DispatchError):
-    """No replica can take requests now; `retry_after_s` says when to come back."""
+    """No replica can take requests now; `retry_after_s` says when to come back.
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    may_wait: whether the same request may be tried again as soon as there is one. was_asked:
+    whether a replica was asked before, and did not take it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        may_wait: bool = False,
+        was_asked: bool = False,
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.may_wait = may_wait
+        self.was_asked = was_asked
 
 
 class ReplicaLost(DispatchError):

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 # Between two looks for a replica while there is none: for a stream, and for a new request.
 _SEARCH_INTERVAL_S = 0.2
 _FIRST_SEARCH_INTERVAL_S = 0.05
+# How often a new request may be offered in vain while it waits.
+_MOST_FIRST_TRIES = 3
 
 
 class MovedOn(ReplicaLost):
@@ -88,8 +90,9 @@ class FailoverSettings:
             search_s=config.failover_search_s,
             first_search_s=config.first_search_s,
             look_interval_s=config.heartbeat_interval_s,
-            # A pair makes as many tries on the prefill side as on the decode side.
-            attempt_numbers=2 * config.max_tries,
+            # A pair makes as many tries on the prefill side as on the decode side. A new request is
+            # offered again after each time that nobody took it.
+            attempt_numbers=2 * config.max_tries * (1 + _MOST_FIRST_TRIES),
         )
 
 
@@ -173,12 +176,22 @@ class FailoverDispatcher:
 
     async def _open_first(self, request: EngineRequest) -> AttemptFeed:
         deadline = self.clock() + self.settings.first_search_s
+        num_asked = 0
         while True:
             try:
                 return await self.attempts.open(request)
-            except NoReplica:
-                if not self.health().num_starting or self.clock() >= deadline:
+            except NoReplica as error:
+                num_asked += error.was_asked
+                if (
+                    not error.may_wait
+                    or num_asked > _MOST_FIRST_TRIES
+                    or not self.health().num_starting
+                    or self.clock() >= deadline
+                ):
                     raise
+            # What was told a replica that did not take it must not meet what it is told next.
+            numbers = self.settings.attempt_numbers // (1 + _MOST_FIRST_TRIES)
+            request = replace(request, attempt=num_asked * numbers)
             await asyncio.sleep(_FIRST_SEARCH_INTERVAL_S)
 
     async def _look_on(self) -> None:

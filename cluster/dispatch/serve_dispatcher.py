@@ -86,6 +86,7 @@ class ServeDispatcher:
         has_other = self._router.has_candidate(exclude=avoid, roles=roles)
         excluded = set(avoid) if has_other else set()
         refused: RequestRefused | None = None
+        has_lost = False
         routing_request = routing_request_of(request, self._config)
         for tries in range(self._config.max_tries):
             reservation = place or self._router.choose(
@@ -110,10 +111,17 @@ class ServeDispatcher:
                     reservation.replica_id,
                     error,
                 )
+                has_lost |= isinstance(error, ReplicaLost)
             excluded.add(reservation.replica_id)
         if refused is not None:
             raise refused
-        raise NoReplica("No replica can take requests now.", retry_after_s=RETRY_AFTER_S)
+        # What was lost may have been lost over this request, which then had better not come again.
+        raise NoReplica(
+            "No replica can take requests now.",
+            retry_after_s=RETRY_AFTER_S,
+            may_wait=not has_lost,
+            was_asked=len(excluded - avoid) > 0,
+        )
 
     def expect_handoff(self, replica_id: str, request: EngineRequest, handoff: HandoffIn) -> None:
         """Let a replica fetch the blocks of a request that will be handed over to it, as they come.

@@ -254,6 +254,37 @@ async def test_a_new_request_waits_no_longer_than_it_may():
             await dispatcher.open(a_request())
 
 
+async def test_a_new_request_over_which_replicas_were_lost_does_not_come_to_them_again():
+    script = EngineScript(step_s=0.01, start_s=0.2, crash_token_id=666)
+    async with surviving(script=script) as (made, dispatcher):
+        with pytest.raises(NoReplica):
+            await dispatcher.open(a_request(prompt=(1, 666)))
+        assert [len(replica.cores) for replica in made.replicas.values()] == [1, 1]
+        await until(lambda: dispatcher.health().num_replicas == 2)
+
+
+async def test_a_new_request_that_a_leaving_replica_turned_away_is_offered_with_a_new_number():
+    class TurnedAway(ByHand):
+        def health(self):
+            return ClusterHealth(0, num_starting=1)
+
+        async def open(self, request, *, avoid=frozenset()):
+            attempts.append(request.attempt)
+            if len(attempts) < 3:
+                raise NoReplica("gone", may_wait=True, was_asked=True)
+            return await super().open(request, avoid=avoid)
+
+    attempts: list[int] = []
+    settings = FailoverSettings.of(CONFIG)
+    dispatcher = FailoverDispatcher(
+        TurnedAway(), settings=settings, clock=time.monotonic, max_model_len=lambda: 1000
+    )
+    feed = await dispatcher.open(a_request())
+    assert attempts == [0, 2 * CONFIG.max_tries, 4 * CONFIG.max_tries]
+    assert max(attempts) + 2 * CONFIG.max_tries <= settings.attempt_numbers
+    await feed.close()
+
+
 class ByHand:
     """An AttemptDispatcher whose replicas say what the test says."""
 
