@@ -29,8 +29,11 @@ class Places {
     own() = thread;
     if (thread >= kMost) return;
     static thread_local const pid_t id = static_cast<pid_t>(syscall(SYS_gettid));
-    places_[thread].id = id;
-    places_[thread].core = sched_getcpu();
+    Place& place = places_[thread];
+    place.id = id;
+    place.core = sched_getcpu();
+    // Now, since in a trade another thread narrows it for a moment.
+    if (sched_getaffinity(0, sizeof place.allowed, &place.allowed)) CPU_ZERO(&place.allowed);
   }
 
   // It has reached the end of round number `round`.
@@ -48,7 +51,10 @@ class Places {
     if (own() >= kMost || size > kMost || !may_trade()) return;
     for (int thread = 0; thread < size; ++thread)
       if (__atomic_load_n(&places_[thread].met, __ATOMIC_RELAXED) != round) {
-        if (trade_with(places_[thread], size)) __atomic_add_fetch(&num_trades(), 1, __ATOMIC_RELAXED);
+        // Of several that wait one alone trades.
+        if (__atomic_exchange_n(&places_[thread].traded, round, __ATOMIC_RELAXED) != round &&
+            trade_with(places_[thread], size))
+          __atomic_add_fetch(&num_trades(), 1, __ATOMIC_RELAXED);
         return;
       }
   }
@@ -71,7 +77,8 @@ class Places {
   struct alignas(64) Place {
     pid_t id = 0;
     int core = -1;
-    unsigned met = 0;
+    unsigned met = 0, traded = 0;
+    cpu_set_t allowed;
   };
 
   static int& own() {
@@ -81,11 +88,10 @@ class Places {
 
   bool trade_with(const Place& late, int size) {
     int here = sched_getcpu(), there = __atomic_load_n(&late.core, __ATOMIC_RELAXED);
-    cpu_set_t ours, theirs;
-    if (here < 0 || there < 0 || here == there || sched_getaffinity(0, sizeof ours, &ours) ||
-        sched_getaffinity(late.id, sizeof theirs, &theirs))
+    const cpu_set_t &ours = places_[own()].allowed, &theirs = late.allowed;
+    if (here < 0 || there < 0 || here == there || CPU_COUNT(&ours) > size ||
+        !CPU_ISSET(there, &ours) || !CPU_ISSET(here, &theirs))
       return false;
-    if (CPU_COUNT(&ours) > size || !CPU_ISSET(there, &ours) || !CPU_ISSET(here, &theirs)) return false;
     if (!move(late.id, here, theirs)) return false;
     move(0, there, ours);
     return true;
