@@ -113,6 +113,18 @@ class LiveGateway:
         return f"http://127.0.0.1:{self.port}"
 
 
+class _AnnouncedServer(uvicorn.Server):
+    """Says that it is ready once it accepts connections; before that they would be refused."""
+
+    def __init__(self, config: uvicorn.Config, is_ready: threading.Event) -> None:
+        super().__init__(config)
+        self._is_ready = is_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._is_ready.set()
+
+
 @contextmanager
 def live_gateway(
     folder: Path, *, num_replicas: int = 2, port: int = 0, **config: object
@@ -182,11 +194,11 @@ async def _serve(
         live=feed,
     )
     gateway.feed = feed
-    server = uvicorn.Server(
-        uvicorn.Config(build_http_app(services), log_level="warning", timeout_graceful_shutdown=1)
+    server = _AnnouncedServer(
+        uvicorn.Config(build_http_app(services), log_level="warning", timeout_graceful_shutdown=1),
+        is_ready,
     )
     servers.append(server)
-    asyncio.get_running_loop().call_soon(is_ready.set)
     try:
         await server.serve(sockets=[listener])
     finally:

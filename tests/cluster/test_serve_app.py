@@ -197,7 +197,7 @@ async def test_leaving_reaches_the_engine_within_a_step(url: str):
         left_at = time.monotonic()
         await feed.close()
         await until(lambda: num_open(directory) == [0, 0])
-        assert time.monotonic() - left_at < 0.5
+        assert time.monotonic() - left_at < 2.0
         await until(
             lambda: any(link.report.stats.cancelled_total for link in directory.links.values())
         )

@@ -75,7 +75,7 @@ async def test_users_start_nothing_after_their_time_and_finish_what_they_started
     records = await drive(config_for(url, traffic, workload))
     assert time.monotonic() - began < 3.0
     assert set(outcomes(records)) == {"finished"}
-    assert records[-1].sent_at - records[0].sent_at < 0.65
+    assert records[-1].sent_at - records[0].sent_at < 0.9
 
 
 async def test_calls_are_given_up_at_their_rate_and_after_their_delay(

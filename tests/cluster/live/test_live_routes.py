@@ -27,7 +27,7 @@ def http(guarded):
         yield client
 
 
-def until(holds, timeout_s=5.0):
+def until(holds, timeout_s=20.0):
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, "did not happen"

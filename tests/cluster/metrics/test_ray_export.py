@@ -1,6 +1,5 @@
 """What Ray is told of a replica's figures."""
 
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -103,11 +102,9 @@ def test_reports_that_come_too_soon_are_skipped(told):
     assert told[("vllm_generation_tokens", "r", "mixed", "")] == 6
 
 
-def test_rays_own_classes_take_it_quickly():
+def test_rays_own_classes_take_it_again_and_again():
     assert ray_export.Gauge is ray.util.metrics.Gauge
     export = RayExport(interval_s=0.0)
     report = next(reports(a_step(1, 2)))
     export(report)
-    started = time.perf_counter()
     export(MetricReport(report.origin, report.identity, 2, report.series))
-    assert time.perf_counter() - started < 0.05
