@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,7 +26,10 @@ class WorkerLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """All records in order of sending; `cpu_ratio` is that of the busiest process."""
+    """All records in order of sending; `cpu_ratio` is that of the busiest process.
+
+    start_at: when the run was to begin, or its first request was sent, whichever came first.
+    """
 
     records: list[CallRecord]
     start_at: float
@@ -62,8 +65,17 @@ def run_load(config: LoadConfig, facts: ServerFacts, watch: Watcher) -> LoadOutc
                 worker.process.terminate()
             worker.process.join(timeout=10)
     results = [worker.result for worker in workers if worker.result is not None]
+    return outcome_of(results, start_at, was_stopped=was_stopped)
+
+
+def outcome_of(
+    results: Sequence[ShareResult], start_at: float, *, was_stopped: bool
+) -> LoadOutcome:
+    """What the processes of a run brought back that was to begin at `start_at`."""
     records = sorted((r for result in results for r in result.records), key=lambda r: r.sent_at)
-    return LoadOutcome(records, start_at, max(r.cpu_ratio for r in results), was_stopped)
+    # Timers may fire a fraction of a millisecond early, and that request counts too.
+    began_at = min(start_at, records[0].sent_at) if records else start_at
+    return LoadOutcome(records, began_at, max(r.cpu_ratio for r in results), was_stopped)
 
 
 def _start_workers(config: LoadConfig, facts: ServerFacts) -> list[_Worker]:

@@ -8,8 +8,9 @@ import pytest
 
 from loadtest.arrivals import Ramp
 from loadtest.config import LoadConfig, TrafficConfig
-from loadtest.load_run import LoadOutcome
+from loadtest.load_run import LoadOutcome, outcome_of
 from loadtest.result import DETAILED_KEYS, build_result
+from loadtest.worker import ShareResult
 from tests.loadtest.driving import FACTS, config_for
 from tests.loadtest.records import record
 
@@ -42,6 +43,16 @@ def test_every_key_of_vllm_is_there() -> None:
     assert set(result) >= VLLM_KEYS | latencies
     assert result["date"] == "20261129-123005"
     assert result["request_goodput"] is None
+
+
+def test_a_request_that_left_a_moment_before_the_start_counts() -> None:
+    shares = [[record(sent_at=100.1)], [record(sent_at=99.9998), record(sent_at=100.0)]]
+    results = [ShareResult(records, cpu_ratio=0.1) for records in shares]
+    outcome = outcome_of(results, 100.0, was_stopped=False)
+    result = build_result(config_for("http://x", TrafficConfig()), FACTS, outcome, now=NOW)
+    assert result["completed"] == result["num_sent"] == 3
+    timeline = result["timeline"]
+    assert sum(timeline["arrival_rate"]) * timeline["bucket_s"] == pytest.approx(3, rel=1e-3)
 
 
 def test_detailed_lists_are_vllms_and_only_on_demand() -> None:
