@@ -219,6 +219,8 @@ class ReplicaLink:
         """The stream is up."""
         if self._is_broken:
             self._events.breaks.num_resumed += 1
+            for feed in self._feeds.values():
+                feed.repeat_finishes()
         else:
             self._events.on_attached(self.replica_id)
         self._is_broken = False

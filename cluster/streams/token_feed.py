@@ -100,6 +100,15 @@ class StreamFeed:
             self._finishing.add(choice)
             self._on_finish_choice(choice)
 
+    def repeat_finishes(self) -> None:
+        """Ask again for the ends that have not come; a broken stream may have swallowed the asking.
+
+        A second one of the same choice changes nothing.
+        """
+        if self._error is None:
+            for choice in sorted(self._running & self._finishing):
+                self._on_finish_choice(choice)
+
     async def close(self) -> None:
         """Leave: whatever still runs is cancelled. Safe to call twice and after the end."""
         if self._is_closed:

@@ -90,7 +90,6 @@ class TokenStreamClient:
         self._listener = listener
         self._clock = clock
         self._outgoing: asyncio.Queue[wire.GatewayMessage] = asyncio.Queue()
-        self._asked_to_end: dict[tuple[str, int, int], wire.GatewayMessage] = {}
         self._incarnation = ""
         self._last_sequence = 0
         self._broken_at: float | None = None
@@ -102,11 +101,14 @@ class TokenStreamClient:
         self._task = asyncio.create_task(self._run(), name=f"stream {self._target.address}")
 
     def finish_choice(self, request_id: str, attempt: int, choice: int) -> None:
-        """Tell the replica that a stop string ended this choice; again if the stream breaks."""
-        finish = wire.FinishChoice(request_id=request_id, attempt=attempt, choice=choice)
-        message = wire.GatewayMessage(finish_choice=finish)
-        self._asked_to_end[request_id, attempt, choice] = message
-        self._outgoing.put_nowait(message)
+        """Tell the replica that a stop string ended this choice."""
+        self._outgoing.put_nowait(
+            wire.GatewayMessage(
+                finish_choice=wire.FinishChoice(
+                    request_id=request_id, attempt=attempt, choice=choice
+                )
+            )
+        )
 
     def expect_handoff(self, request: EngineRequest, handoff: HandoffIn) -> None:
         """Tell the replica of a request that will be handed over to it; lost with the stream."""
@@ -222,9 +224,6 @@ class TokenStreamClient:
         if kind == "step":
             step = decode_step(message.step)
             self._last_sequence = step.sequence
-            for entry in step.entries:
-                if entry.finish_reason is not None:
-                    self._asked_to_end.pop((entry.request_id, entry.attempt, entry.choice), None)
             self._listener.on_step(step)
         elif kind == "heartbeat":
             self._listener.on_heartbeat(decode_heartbeat(message.heartbeat))
@@ -241,9 +240,6 @@ class TokenStreamClient:
         self._is_up = True
         self._broken_at = None
         self._incarnation = welcome.incarnation
-        # Nobody knows what the broken stream still carried; to end a choice twice is harmless.
-        for message in self._asked_to_end.values():
-            self._outgoing.put_nowait(message)
         log.info("replica attached replica=%s resumed=%s", welcome.replica_id, welcome.resumed)
         self._listener.on_open()
 
@@ -263,7 +259,6 @@ class TokenStreamClient:
         self._incarnation = ""
         self._last_sequence = 0
         self._broken_at = None
-        self._asked_to_end.clear()
         while not self._outgoing.empty():
             self._outgoing.get_nowait()
         log.warning("replica lost address=%s reason=%s", self._target.address, reason)

@@ -13,7 +13,7 @@ from cluster.streams.stream_codec import (
 )
 from cluster.streams.token_stream_client import StreamTarget, TokenStreamClient
 from cluster.streams.token_stream_server import StreamBinding, StreamCallbacks, TokenStreamServer
-from replicas.request import EngineRequest, FinishReason, TokenEntry
+from replicas.request import EngineRequest, TokenEntry
 from router.prefixes.kv_events import KvSnapshot
 from tests.cluster.replica_harness import SECRET
 
@@ -50,9 +50,6 @@ class Ear:
     def token_ids(self) -> list[int]:
         return [token for step in self.steps for entry in step.entries for token in entry.token_ids]
 
-    def num_ends(self) -> int:
-        return sum(entry.finish_reason is not None for step in self.steps for entry in step.entries)
-
 
 @dataclass
 class Side:
@@ -69,10 +66,6 @@ class Side:
     def say(self, *token_ids: int, gateway: str = "g") -> None:
         entry = TokenEntry("r", 0, 0, self.position, token_ids=token_ids)
         self.position += len(token_ids)
-        self.server.publish({gateway: [entry]}, REPORT)
-
-    def end(self, *, gateway: str = "g") -> None:
-        entry = TokenEntry("r", 0, 0, self.position, finish_reason=FinishReason.STOP_STRING)
         self.server.publish({gateway: [entry]}, REPORT)
 
 

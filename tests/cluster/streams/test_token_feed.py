@@ -135,3 +135,17 @@ async def test_a_reader_in_another_task_ends_when_the_feed_is_closed():
     await asyncio.sleep(0)
     await feed.close()
     assert await asyncio.wait_for(reading, 1.0) == []
+
+
+async def test_only_ends_that_have_not_come_are_asked_for_again():
+    feed, told = a_feed(n=3)
+    for choice in (0, 1):
+        feed.finish_choice(choice)
+    feed.repeat_finishes()
+    assert told.finished == [0, 1, 0, 1]
+    feed.push(an_entry(0, choice=0, finish_reason=FinishReason.STOP_STRING))
+    feed.repeat_finishes()
+    assert told.finished == [0, 1, 0, 1, 1]
+    feed.fail(ReplicaLost("gone"))
+    feed.repeat_finishes()
+    assert told.finished == [0, 1, 0, 1, 1]

@@ -178,24 +178,6 @@ async def test_what_a_gateway_says_after_each_break_reaches_the_replica():
         await until(lambda: senders() == [], timeout_s=2.0)
 
 
-async def test_an_end_that_a_break_may_have_swallowed_is_asked_for_until_it_comes():
-    ear = Ear()
-    async with a_side() as side:
-        between = Wire(side.port)
-        async with between.open() as port, a_client(port, ear, resume_timeout_s=20) as client:
-            await until(heard(ear, "open"))
-            client.finish_choice("r", 0, 0)
-            await until(lambda: side.finished == [("r", 0, 0)])
-            between.cut()
-            await until(lambda: side.finished == [("r", 0, 0)] * 2)
-            side.end()
-            await until(lambda: ear.num_ends() == 1)
-            between.cut()
-            await until(lambda: ear.events.count("open") == 3)
-            client.finish_choice("r", 0, 1)
-            await until(lambda: side.finished == [*[("r", 0, 0)] * 2, ("r", 0, 1)])
-
-
 def senders() -> list[str]:
     """Tasks that hand messages of gateways to streams."""
     names = [str(task.get_coro()) for task in asyncio.all_tasks()]
