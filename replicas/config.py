@@ -145,7 +145,8 @@ class EngineConfig:
     swap_space_bytes: host memory of one engine for blocks of preempted requests and for those on
         their way to the block store and back; 0 does without both.
     num_blocks_override: fixes the number of blocks whatever the memory; 0 means off.
-    num_threads: threads of one step; 0 means every core of this machine.
+    num_threads: threads of one step; 0 means one for every core that the engine may use, and then
+        each is bound to its core.
     scheduler: what the scheduler and the allocator may do; num_blocks and max_model_len in it are
         what the engine was asked for.
     """

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -28,6 +29,7 @@ from replicas.memory.host_buffer import HostBuffer
 from replicas.request import EngineRequest
 from replicas.step_output import StepOutput
 from replicas.store_mover import StoreAccess, StoreMover
+from replicas.team_cores import CORES_VARIABLE, cores_to_bind, num_allowed_cores
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +124,8 @@ class ProcessEngine(_CommandSender):
         self._closing = False
         self._send_lock = threading.Lock()
         self._mover: StoreMover | None = None
+        # Told to the core rather than found there, where OpenMP may have bound the first thread.
+        config = replace(config, num_threads=config.num_threads or num_allowed_cores())
         # Pages of it are taken from the system when they are first written to.
         shared = HostBuffer.create(num_slots=1, slot_bytes=max(1, config.swap_space_bytes))
         with closing(shared):
@@ -320,10 +324,10 @@ def _core_environment(config: EngineConfig) -> dict[str, str]:
     took 4 to 20 times as long as with threads that go to sleep. 5,000 rounds are about 50
     microseconds: longer than from one operation of a step to the next.
     """
-    threads = str(config.num_threads or os.cpu_count() or 1)
     return {
         "GOMP_SPINCOUNT": "5000",
         **os.environ,
-        "OMP_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": str(config.num_threads),
+        CORES_VARIABLE: cores_to_bind(config.num_threads, os.environ),
         "PYTHONUNBUFFERED": "1",
     }

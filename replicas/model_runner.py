@@ -1,7 +1,6 @@
 """Run: computes one batch after another with a model, and samples from what comes out."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from replicas.runner import NearlyDone
 from replicas.sampler import Sampler
 from replicas.speculation.draft_batch import DraftBatch
 from replicas.speculation.draft_model import DraftModel, draft_block_bytes, prepared_draft
+from replicas.team_cores import num_allowed_cores
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ModelRunner:
         progress: StartUpProgress | None = None,
         wrap_kernels: WrapKernels | None = None,
     ) -> None:
-        self.num_threads = config.num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = config.num_threads or num_allowed_cores()
         torch.set_num_threads(self.num_threads)
         model = ModelConfig.load(prepared.folder, name=prepared.name)
         checkpoint = Checkpoint(prepared.weights_dir, name=prepared.name)

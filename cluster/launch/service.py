@@ -26,6 +26,7 @@ from kvstore.errors import StoreUnavailable
 from kvstore.redis_block_store import tls_files
 from kvstore.redis_store import server_info, without_secrets
 from replicas.config import EngineConfig, SchedulerConfig
+from replicas.team_cores import num_allowed_cores
 
 log = logging.getLogger(__name__)
 
@@ -112,13 +113,13 @@ def _with_prepared_draft(config: ClusterConfig, environ: Mapping[str, str]) -> S
 def engine_of_machine(config: ClusterConfig, *, num_cores: int | None = None) -> EngineConfig:
     """The engine's settings with its share of this machine, if all of them run here.
 
-    num_cores: of the machine; None asks it.
+    num_cores: of the machine; None takes those that this process may use.
     """
     num_engines = sum(pool.most_replicas for pool in config.pools())
     engine = config.engine
     if config.ray.ray_address or num_engines == 1:
         return engine
-    num_threads = max(1, (num_cores or os.cpu_count() or 1) // num_engines)
+    num_threads = max(1, (num_cores or num_allowed_cores()) // num_engines)
     return dataclasses.replace(
         engine,
         engines_per_node=num_engines,

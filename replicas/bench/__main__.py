@@ -34,6 +34,7 @@ from replicas.engine_info import EngineInfo
 from replicas.models.prepare import prepare_model
 from replicas.models.prepared_model import PreparedModel
 from replicas.speculation.config import SpeculationConfig
+from replicas.team_cores import bind_own_process, num_allowed_cores
 
 BATCH_CAP = 32
 WITH_STATIC = ("W1", "W2")
@@ -48,6 +49,7 @@ def main() -> int:
         return 2
     model = prepare_model(options.model, cache_dir=Path(options.cache_dir))
     config = _config(options, model)
+    bind_own_process(config.num_threads)
     engine, info = build_engine(config)
     print(f"{info}\n", flush=True)
     run_workload(
@@ -135,7 +137,7 @@ def _config(options: argparse.Namespace, model: PreparedModel) -> EngineConfig:
         kv_cache_dtype=options.kv_cache_dtype,
         kernels=options.kernels,
         deterministic=options.deterministic,
-        num_threads=options.threads,
+        num_threads=options.threads or num_allowed_cores(),
         kv_cache_memory_bytes=options.kv_cache_memory_bytes,
     )
 

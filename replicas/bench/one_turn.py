@@ -25,6 +25,7 @@ from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine import Engine
 from replicas.models.prepare import prepare_model
 from replicas.models.prepared_model import PreparedModel
+from replicas.team_cores import bind_own_process, num_allowed_cores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"--set: {error}", file=sys.stderr)
         return 2
+    bind_own_process(config.num_threads or num_allowed_cores())
     engine, info = build_engine(config)
     with Path(options.events).open("a") as events:
         _run_all(options, model, engine, events)

@@ -9,6 +9,7 @@ from replicas.kernels.cpu.backend import CpuKernels
 from replicas.kernels.cpu.native import ISA_VARIABLE, choose_instruction_set, load_native
 from replicas.kernels.interface import Kernels
 from replicas.kernels.select import KernelsUnavailable
+from replicas.team_cores import named_cores
 
 
 def load_kernels(dtype: torch.dtype, *, deterministic: bool, environ: Mapping[str, str]) -> Kernels:
@@ -22,5 +23,13 @@ def load_kernels(dtype: torch.dtype, *, deterministic: bool, environ: Mapping[st
     native = load_native(environ)
     isa = choose_instruction_set(native, environ.get(ISA_VARIABLE, ""))
     native.set_core_trading(isa, TRADES not in named)
+    native.assign_cores(isa, _cores(environ))
     own = CpuKernels(native, isa, dtype, deterministic=deterministic)
     return PartlyOff(own, dtype, off) if off else own
+
+
+def _cores(environ: Mapping[str, str]) -> list[int]:
+    try:
+        return named_cores(environ)
+    except ValueError as error:
+        raise KernelsUnavailable(f"kernels=cpu: {error}") from error

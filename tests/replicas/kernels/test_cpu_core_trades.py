@@ -21,20 +21,27 @@ pytestmark = [
 
 ALLOWED = os.sched_getaffinity(0) if sys.platform == "linux" else set()
 ENOUGH_S = 60.0
+TEAMS = pytest.mark.skipif(not 2 <= len(ALLOWED) <= 128, reason="teams of 2 to 128 threads trade")
 
 
 @pytest.fixture
-def crowded() -> Iterator[None]:
-    """As many threads as there are cores, and beside them two processes for each core."""
+def full_team() -> Iterator[None]:
+    """As many threads as there are cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(len(ALLOWED))
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def crowded(full_team: None) -> Iterator[None]:
+    """Beside a full team two processes for each core."""
     program = "import time\nwhile True:\n sum(range(20_000)); time.sleep(0.0005)"
     others = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2 * len(ALLOWED))]
     yield
     for other in others:
         other.kill()
         other.wait()
-    torch.set_num_threads(before)
 
 
 def kernels_here() -> CpuKernels:
@@ -43,12 +50,29 @@ def kernels_here() -> CpuKernels:
     return kernels
 
 
-def allowed_cores() -> set[frozenset[int]]:
-    """Of every thread of this process."""
-    return {frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")}
+def allowed_cores_of_all() -> list[frozenset[int]]:
+    """Those of every thread of this process."""
+    tasks = os.listdir("/proc/self/task")
+    return [frozenset(os.sched_getaffinity(int(task))) for task in tasks]
 
 
-@pytest.mark.skipif(not 2 <= len(ALLOWED) <= 16, reason="teams of 2 to 16 threads trade")
+def bound_cores() -> list[int]:
+    """Of every thread that may run on one core alone."""
+    return sorted(core for cores in allowed_cores_of_all() if len(cores) == 1 for core in cores)
+
+
+@pytest.fixture
+def bound(full_team: None) -> Iterator[CpuKernels]:
+    """Kernels whose threads are bound to all cores, until the test has ended."""
+    kernels = kernels_here()
+    kernels.native.assign_cores(kernels.isa, sorted(ALLOWED))
+    yield kernels
+    kernels.native.assign_cores(kernels.isa, [])
+    kernels.linear(noise(1, 64).bfloat16(), kernels.pack_linear(noise(64, 64).bfloat16(), None))
+    assert bound_cores() == []
+
+
+@TEAMS
 @pytest.mark.usefixtures("crowded")
 def test_cores_are_traded_and_nothing_else_changes() -> None:
     kernels = kernels_here()
@@ -60,7 +84,39 @@ def test_cores_are_traded_and_nothing_else_changes() -> None:
     while kernels.native.num_core_trades(kernels.isa) < before + 20:
         assert time.monotonic() < deadline, "no thread gave its core away"
         assert torch.equal(kernels.linear(x, packed), expected)
-    assert allowed_cores() == {frozenset(ALLOWED)}
+    assert set(allowed_cores_of_all()) == {frozenset(ALLOWED)}
+
+
+@TEAMS
+@pytest.mark.usefixtures("crowded")
+def test_bound_threads_swap_their_cores(bound: CpuKernels) -> None:
+    packed = bound.pack_linear(noise(4096, 1024).bfloat16(), None)
+    x = noise(8, 1024).bfloat16()
+    expected = bound.linear(x, packed)
+    assert bound_cores() == sorted(ALLOWED)
+    before = bound.native.num_core_trades(bound.isa)
+    deadline = time.monotonic() + ENOUGH_S
+    while bound.native.num_core_trades(bound.isa) < before + 20:
+        assert time.monotonic() < deadline, "no thread swapped its core"
+        assert torch.equal(bound.linear(x, packed), expected)
+    assert bound_cores() == sorted(ALLOWED)
+
+
+@TEAMS
+def test_teams_of_another_size_are_not_bound(bound: CpuKernels) -> None:
+    packed = bound.pack_linear(noise(64, 64).bfloat16(), None)
+    bound.native.assign_cores(bound.isa, [*sorted(ALLOWED), max(ALLOWED) + 1])
+    bound.linear(noise(1, 64).bfloat16(), packed)
+    assert bound_cores() == []
+
+
+@TEAMS
+def test_a_core_that_is_not_to_be_had_binds_nobody(bound: CpuKernels) -> None:
+    packed = bound.pack_linear(noise(64, 64).bfloat16(), None)
+    bound.native.assign_cores(bound.isa, range(1000, 1000 + len(ALLOWED)))
+    x = noise(1, 64).bfloat16()
+    assert torch.equal(bound.linear(x, packed), bound.linear(x, packed))
+    assert os.sched_getaffinity(0) == ALLOWED
 
 
 @pytest.mark.usefixtures("crowded")

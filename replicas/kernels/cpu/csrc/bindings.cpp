@@ -23,6 +23,14 @@ void set_core_trading(int64_t isa, bool on) { kernels_of(isa).set_trading(on); }
 
 int64_t num_core_trades(int64_t isa) { return kernels_of(isa).num_trades(); }
 
+void assign_cores(int64_t isa, const std::vector<int64_t>& cores) {
+  constexpr int64_t kMost = 1024;  // of a cpu_set_t
+  for (int64_t core : cores)
+    TORCH_CHECK(0 <= core && core < kMost, "cpu kernels: core ", core, ": expected 0 to ", kMost - 1);
+  std::vector<int> numbers(cores.begin(), cores.end());
+  kernels_of(isa).assign_cores(numbers.data(), static_cast<int>(numbers.size()));
+}
+
 void pack(int64_t isa, const Tensor& weight, Tensor panels) {
   Element element = element_of(weight);
   TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous(), "cpu kernels: weight must be [out, in]");
@@ -141,6 +149,7 @@ TORCH_LIBRARY(pagoda_cpu, library) {
   library.def("instruction_sets", instruction_sets);
   library.def("set_core_trading(int isa, bool on) -> ()", set_core_trading);
   library.def("num_core_trades(int isa) -> int", num_core_trades);
+  library.def("assign_cores(int isa, int[] cores) -> ()", assign_cores);
   library.def("pack(int isa, Tensor weight, Tensor(a!) panels) -> ()", pack);
   library.def("pack_codes(int isa, Tensor codes, Tensor(a!) panels) -> ()", pack_codes);
   library.def("linear(int isa, Tensor x, Tensor[] packed, int out, bool to_float) -> Tensor",

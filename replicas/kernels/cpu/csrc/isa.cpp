@@ -118,12 +118,18 @@ void set_trading(bool on) { Places::may_trade() = on; }
 
 long num_trades() { return __atomic_load_n(&Places::num_trades(), __ATOMIC_RELAXED); }
 
+void assign_cores(const int* cores, int count) { seats().assign(cores, count); }
+
 }  // namespace
 
 extern const Kernels kKernels;
 const Kernels kKernels = {
-    pack,      pack_codes, linear,                  rms_norm,    silu_mul,   rotate,
-    attention, run_layers, attention_scratch_bytes, set_trading, num_trades,
+    pack,       pack_codes,
+    linear,     rms_norm,
+    silu_mul,   rotate,
+    attention,  run_layers,
+    attention_scratch_bytes,
+    set_trading, num_trades, assign_cores,
 };
 
 }  // namespace PAGODA_ISA

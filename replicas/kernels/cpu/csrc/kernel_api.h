@@ -180,6 +180,8 @@ struct Kernels {
   // Whether threads trade cores (places.h), and how often they did; both of this process.
   void (*set_trading)(bool);
   long (*num_trades)();
+  // The cores that the threads of a team are bound to, one each (seats.h); none: they are not bound.
+  void (*assign_cores)(const int* cores, int count);
 };
 
 inline bool widens(Held held, Element element) {

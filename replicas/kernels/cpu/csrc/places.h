@@ -14,6 +14,7 @@
 #include <unistd.h>
 #endif
 
+#include "seats.h"
 #include "simd.h"
 
 namespace pagoda {
@@ -24,13 +25,15 @@ namespace {
 
 class Places {
  public:
-  // The calling thread is member number `thread`; before any of them works.
-  void take(int thread) {
+  // The calling thread is member number `thread` of `size`; before any of them works.
+  void take(int thread, int size) {
     own() = thread;
-    if (thread >= kMost) return;
+    if (size > kMostPlaces) return;
     static thread_local const pid_t id = static_cast<pid_t>(syscall(SYS_gettid));
     Place& place = places_[thread];
     place.id = id;
+    place.is_bound = seats().take(thread, size);
+    if (place.is_bound) return;
     place.core = sched_getcpu();
     // Now, since in a trade another thread narrows it for a moment.
     if (sched_getaffinity(0, sizeof place.allowed, &place.allowed)) CPU_ZERO(&place.allowed);
@@ -38,22 +41,22 @@ class Places {
 
   // It has reached the end of round number `round`.
   PAGODA_INLINE void arrive(unsigned round) {
-    if (own() >= kMost) return;
+    if (own() >= kMostPlaces) return;
     Place& place = places_[own()];
-    __atomic_store_n(&place.core, sched_getcpu(), __ATOMIC_RELAXED);
+    if (!place.is_bound) __atomic_store_n(&place.core, sched_getcpu(), __ATOMIC_RELAXED);
     __atomic_store_n(&place.met, round, __ATOMIC_RELAXED);
   }
 
   // Give the calling thread's core to the one of `size` that has not reached the end of `round`.
-  // Nothing happens where cores are to spare, or where either may not run in the other's place; the
-  // cores that a thread may use are the same afterwards.
+  // Nothing happens where cores are to spare, or where either may not run in the other's place. The
+  // cores that a thread may use are the same afterwards; threads that are bound swap their seats.
   void trade(int size, unsigned round) {
-    if (own() >= kMost || size > kMost || !may_trade()) return;
+    if (own() >= kMostPlaces || size > kMostPlaces || !may_trade()) return;
     for (int thread = 0; thread < size; ++thread)
       if (__atomic_load_n(&places_[thread].met, __ATOMIC_RELAXED) != round) {
         // Of several that wait one alone trades.
         if (__atomic_exchange_n(&places_[thread].traded, round, __ATOMIC_RELAXED) != round &&
-            trade_with(places_[thread], size))
+            trade_with(thread, size))
           __atomic_add_fetch(&num_trades(), 1, __ATOMIC_RELAXED);
         return;
       }
@@ -71,11 +74,9 @@ class Places {
   }
 
  private:
-  // Teams with more threads than this never trade.
-  static constexpr int kMost = 16;
-
   struct alignas(64) Place {
     pid_t id = 0;
+    bool is_bound = false;
     int core = -1;
     unsigned met = 0, traded = 0;
     cpu_set_t allowed;
@@ -86,9 +87,12 @@ class Places {
     return thread;
   }
 
-  bool trade_with(const Place& late, int size) {
+  bool trade_with(int thread, int size) {
+    const Place &late = places_[thread], &mine = places_[own()];
+    if (late.is_bound != mine.is_bound) return false;
+    if (late.is_bound) return seats().swap(own(), thread, late.id);
     int here = sched_getcpu(), there = __atomic_load_n(&late.core, __ATOMIC_RELAXED);
-    const cpu_set_t &ours = places_[own()].allowed, &theirs = late.allowed;
+    const cpu_set_t &ours = mine.allowed, &theirs = late.allowed;
     if (here < 0 || there < 0 || here == there || CPU_COUNT(&ours) > size ||
         !CPU_ISSET(there, &ours) || !CPU_ISSET(here, &theirs))
       return false;
@@ -107,14 +111,14 @@ class Places {
     return true;
   }
 
-  Place places_[kMost];
+  Place places_[kMostPlaces];
 };
 
 #else
 
 class Places {
  public:
-  void take(int) {}
+  void take(int, int) {}
   void arrive(unsigned) {}
   void trade(int, unsigned) {}
   static bool& may_trade() {

@@ -47,8 +47,8 @@ class Team {
   // For the threads there really are, before any of them works.
   void resize(int size) { size_ = size; }
 
-  // By every thread, before it works.
-  void join(int thread) { places_.take(thread); }
+  // By every one of `size` threads, before it works.
+  void join(int thread, int size) { places_.take(thread, size); }
 
   // All of a phase's work is done when this returns. Waiting spins for a moment: the thread that is
   // waited for may have lost its core to another process. It gets this one then. Waiting spins once
@@ -138,7 +138,7 @@ void with_team(int num_threads, Work work) {
     // A limit on threads may leave fewer than were asked for.
 #pragma omp master
     team.resize(omp_get_num_threads());
-    team.join(omp_get_thread_num());
+    team.join(omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
     work(team, omp_get_thread_num());
   }
