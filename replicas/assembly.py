@@ -62,7 +62,8 @@ def build_engine(
     """An engine in this process, ready to serve, and what it turned out to be.
 
     on_phase: told the name and the seconds of each part of the start-up. config.scheduler's
-    num_blocks, num_host_slots and max_model_len are replaced by what memory and model allow.
+    num_blocks, num_host_slots, max_model_len and max_prefill_tokens are replaced by what memory,
+    model and processor allow.
     outside: without it there is no host tier, whatever swap_space_bytes says.
     """
     phases: list[tuple[str, float]] = []
@@ -88,6 +89,7 @@ def build_engine(
         config.scheduler,
         num_blocks=runner.num_blocks,
         max_model_len=runner.max_model_len,
+        max_prefill_tokens=config.scheduler.max_prefill_tokens or runner.saturating_tokens,
         num_host_slots=config.swap_space_bytes // runner.layout.payload_bytes if outside else 0,
     )
     engine = Engine(

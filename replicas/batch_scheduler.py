@@ -3,7 +3,8 @@
 Iteration-level scheduling (lecture 11, 11.2; Orca): a request joins at the next step after it was
 admitted and leaves at the end of the step in which it ends. Within a step the order is decodes,
 then prefills that have begun, then admissions, all under one token budget (stall-free batches,
-Sarathi-Serve), so a long prompt never stops the others from decoding.
+Sarathi-Serve), so a long prompt never stops the others from decoding. Prompts beyond those that
+fill the processor wait for the next step: they would only make each other late.
 """
 
 from collections.abc import Sequence
@@ -67,7 +68,8 @@ class BatchScheduler:
 
     def next_batch(self, now: float) -> PlannedStep | None:
         """Plan a step, allocating what it needs; None when there is nothing to compute now."""
-        plan = StepPlan(self._config.max_num_batched_tokens)
+        budget = self._config.max_num_batched_tokens
+        plan = StepPlan(budget, self._config.max_prefill_tokens or budget)
         preemptions_before = self.totals.preemptions
         if self._allocator.num_free < self._config.watermark_blocks:
             self.totals.low_watermark_steps += 1
@@ -214,7 +216,7 @@ class BatchScheduler:
         for request in prefills:
             if request.slot is None:
                 continue
-            if plan.budget_left == 0:
+            if not plan.takes_prompts:
                 return
             count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
             if self._grow(request, count):
@@ -226,7 +228,7 @@ class BatchScheduler:
         overtaken: list[RequestState] = []
         num_awaiting_store = 0
         for request in self._queue.in_order(now):
-            if not plan.budget_left or not self._memory.tables.num_free_slots:
+            if not plan.takes_prompts or not self._memory.tables.num_free_slots:
                 break
             found = self._memory.match(request)
             if request.num_unresolved or self._waits_for_block(request, found, now):

@@ -40,6 +40,9 @@ class SchedulerConfig:
         model was made for.
     long_prefill_token_threshold: most tokens that one request may have in a step; 0 means the
         whole budget.
+    max_prefill_tokens: prompt tokens with which a step begins no further prompt (SGLang), or as many
+        as it has tokens of running outputs, if those are more; 0 means what fills the processor: 64
+        on a CPU, the whole budget on a GPU.
     watermark: share of blocks that admission leaves free (lecture 10, 10.5).
     headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
     max_num_queued_reqs: longest waiting line; a request beyond it is refused with a time to retry
@@ -69,6 +72,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 512
     max_model_len: int = 2048
     long_prefill_token_threshold: int = 0
+    max_prefill_tokens: int = 0
     watermark: float = 0.01
     headroom_blocks: int = 1
     max_num_queued_reqs: int = 1024
@@ -88,6 +92,7 @@ class SchedulerConfig:
         _at_least(1, block_size=self.block_size, num_blocks=self.num_blocks)
         _at_least(1, max_num_seqs=self.max_num_seqs, max_model_len=self.max_model_len)
         _at_least(0, long_prefill_token_threshold=self.long_prefill_token_threshold)
+        _at_least(0, max_prefill_tokens=self.max_prefill_tokens)
         _at_least(0, headroom_blocks=self.headroom_blocks, max_preemptions=self.max_preemptions)
         _at_least(1, max_num_queued_reqs=self.max_num_queued_reqs)
         _at_least(1, max_num_queued_tokens=self.max_num_queued_tokens)

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 _NOTHING = Sampled(np.empty(0, dtype=np.int64))
 
+# On two cores of a CPU that multiplies bf16, a product costs as much a token at 64 as at 512.
+_SATURATING_TOKENS = 64
+
 WrapKernels = Callable[[Kernels], Kernels]
 
 
@@ -119,6 +122,11 @@ class ModelRunner:
     def max_model_len(self) -> int:
         """Longest context in tokens that model, settings and cache allow."""
         return self._size.max_model_len
+
+    @property
+    def saturating_tokens(self) -> int:
+        """Tokens of a step beyond which none is cheaper for having others beside it; 0: no limit."""
+        return _SATURATING_TOKENS if self._device.type == "cpu" else 0
 
     def bind_host_buffer(self, buffer: HostBuffer) -> None:
         """Where blocks are copied out to; its slots hold `layout.payload_bytes` each.

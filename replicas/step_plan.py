@@ -36,12 +36,15 @@ class PlannedStep:
 class StepPlan:
     """Rows of (request, number of tokens), within a token budget.
 
+    prefill_budget: prompt tokens with which no further prompt shall come in.
     Requests are changed only when the plan is sealed, so a row can still be dropped before.
     decides_next: the next step shall wait for the result of this one.
     """
 
-    def __init__(self, token_budget: int) -> None:
+    def __init__(self, token_budget: int, prefill_budget: int) -> None:
         self.budget_left = token_budget
+        self._prefill_budget = prefill_budget
+        self._num_prefill_tokens = 0
         self.decides_next = False
         self._requests: list[RequestState] = []
         self._counts: list[int] = []
@@ -56,11 +59,25 @@ class StepPlan:
         self._requests.append(request)
         self._counts.append(num_tokens)
         self.budget_left -= num_tokens
+        if num_tokens > 1:
+            self._num_prefill_tokens += num_tokens
 
     @property
     def num_tokens(self) -> int:
         """Of all rows."""
         return sum(self._counts)
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether a further prompt, or a piece of one, shall come in.
+
+        Once the processor is full, prompts side by side all end when the last of them would, so one
+        after the other is better for all but the last. Beside many outputs more of them are taken:
+        the outputs' own tokens, computed in every step, would become most of the work.
+        """
+        num_prefill = self._num_prefill_tokens
+        num_others = self.num_tokens - num_prefill
+        return self.budget_left > 0 and num_prefill < max(self._prefill_budget, num_others)
 
     def guess(self, request: RequestState, draft: tuple[int, ...]) -> None:
         """A row of one token, which is the last one known or coming, goes on with guesses."""
@@ -82,6 +99,7 @@ class StepPlan:
         self.budget_left += sum(self._counts) - sum(count for _request, count in kept)
         self._requests = [request for request, _count in kept]
         self._counts = [count for _request, count in kept]
+        self._num_prefill_tokens = sum(count for count in self._counts if count > 1)
 
     def seal(
         self, step: int, tables: BlockTables, block_size: int, moves: tuple[BlockMove, ...] = ()

@@ -100,6 +100,7 @@ def _scheduler(config: EngineConfig, runner: ModelRunner, name: str) -> Schedule
         config.scheduler,
         num_blocks=runner.num_blocks,
         max_model_len=runner.max_model_len,
+        max_prefill_tokens=config.scheduler.max_prefill_tokens or runner.saturating_tokens,
         speculation=speculation,
     )
 

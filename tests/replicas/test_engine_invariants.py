@@ -27,6 +27,7 @@ CONFIGS = st.fixed_dictionaries(
         "max_num_seqs": st.integers(1, 6),
         "max_num_batched_tokens": st.sampled_from([6, 11, 32]),
         "long_prefill_token_threshold": st.sampled_from([0, 3]),
+        "max_prefill_tokens": st.sampled_from([0, 1, 7]),
         "watermark": st.sampled_from([0.0, 0.2]),
         "max_model_len": st.just(48),
         "max_num_queued_reqs": st.sampled_from([3, 1000]),
