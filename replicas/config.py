@@ -40,9 +40,9 @@ class SchedulerConfig:
         model was made for.
     long_prefill_token_threshold: most tokens that one request may have in a step; 0 means the
         whole budget.
-    max_prefill_tokens: prompt tokens with which a step begins no further prompt (SGLang), or as many
-        as it has tokens of running outputs, if those are more; 0 means what fills the processor: 64
-        on a CPU, the whole budget on a GPU.
+    max_prefill_tokens: prompt tokens with which a step takes no further prompt (SGLang), or as many
+        as it has tokens of running outputs, if those are more; 0 means what fills the processor:
+        64 on a CPU, the whole budget on a GPU.
     watermark: share of blocks that admission leaves free (lecture 10, 10.5).
     headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
     max_num_queued_reqs: longest waiting line; a request beyond it is refused with a time to retry

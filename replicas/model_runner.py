@@ -125,7 +125,7 @@ class ModelRunner:
 
     @property
     def saturating_tokens(self) -> int:
-        """Tokens of a step beyond which none is cheaper for having others beside it; 0: no limit."""
+        """Tokens of a step beyond which none is cheaper for others beside it; 0: no limit."""
         return _SATURATING_TOKENS if self._device.type == "cpu" else 0
 
     def bind_host_buffer(self, buffer: HostBuffer) -> None:
