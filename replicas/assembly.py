@@ -1,5 +1,6 @@
 """Builds an engine from its settings: the real parts, bound together."""
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,12 @@ from replicas.memory.move_costs import BlockCost
 from replicas.models.model_config import ModelConfig
 from replicas.models.prefill_cost import prefill_cost
 from replicas.models.prepared_model import PreparedModel
+from replicas.speculation.config import SpeculationConfig
 
 if TYPE_CHECKING:
     from replicas.model_runner import ModelRunner
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnPhase = Callable[[str, float], None]
@@ -63,7 +67,7 @@ def build_engine(
 
     on_phase: told the name and the seconds of each part of the start-up. config.scheduler's
     num_blocks, num_host_slots, max_model_len and max_prefill_tokens are replaced by what memory,
-    model and processor allow.
+    model and processor allow, and speculative_method "auto" by what the kernels allow.
     outside: without it there is no host tier, whatever swap_space_bytes says.
     """
     phases: list[tuple[str, float]] = []
@@ -90,6 +94,7 @@ def build_engine(
         num_blocks=runner.num_blocks,
         max_model_len=runner.max_model_len,
         max_prefill_tokens=config.scheduler.max_prefill_tokens or runner.saturating_tokens,
+        speculation=_speculation(config.scheduler.speculation, runner),
         num_host_slots=config.swap_space_bytes // runner.layout.payload_bytes if outside else 0,
     )
     engine = Engine(
@@ -101,6 +106,15 @@ def build_engine(
         tiers=_tier_setup(prepared, runner, scheduler, outside, thread),
     )
     return engine, _info_of(prepared, runner, config, scheduler, tuple(phases))
+
+
+def _speculation(config: SpeculationConfig, runner: "ModelRunner") -> SpeculationConfig:
+    """Guessed by itself only where nobody can tell from the output."""
+    if config.speculative_method != "auto":
+        return config
+    config = replace(config, speculative_method="ngram" if runner.rows_are_exact else "off")
+    log.info("speculation chosen method=%s", config.speculative_method)
+    return config
 
 
 def _info_of(

@@ -107,6 +107,7 @@ class ModelRunner:
         self._size = size
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.kernels_name = kernels.name
+        self.rows_are_exact = kernels.deterministic
 
     @property
     def num_blocks(self) -> int:

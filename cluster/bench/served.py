@@ -91,7 +91,7 @@ def measure(setting: Setting, workloads: Sequence[str], folder: Path) -> list[Se
     """All workloads, one after another, through one service."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = ARMS["pagoda-serve"].command(setting, port)
+    command = ARMS["pagoda-serve-as-it-starts"].command(setting, port)
     deadline = time.monotonic() + _START_TIMEOUT_S
     with started(command.arguments, command.variables, log=folder / "serve.log") as program:
         wait_for_first_token(url, check=lambda: program.check(deadline))

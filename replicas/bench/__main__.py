@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--swaps", action="store_true", help="swap against recompute over length")
     parser.add_argument("--speculation", action="store_true", help="guessing tokens, or not")
     parser.add_argument(
-        "--speculative-method", default="off", help="in the workloads: off or ngram"
+        "--speculative-method", default="off", help="in the workloads: off, ngram or auto"
     )
     parser.add_argument(
         "--perplexity",

@@ -25,6 +25,7 @@ from replicas.config import EngineConfig, SchedulerConfig
 from replicas.engine import Engine
 from replicas.models.prepare import prepare_model
 from replicas.models.prepared_model import PreparedModel
+from replicas.speculation.config import SpeculationConfig
 from replicas.team_cores import bind_own_process, num_allowed_cores
 
 
@@ -86,24 +87,24 @@ def turn_figures(run: Run, requests: Sequence[WorkloadRequest]) -> dict[str, flo
 
 
 def with_settings(config: EngineConfig, settings: Sequence[str]) -> EngineConfig:
-    """The config with each NAME=VALUE replaced, of the engine or of its scheduler.
+    """The config with each NAME=VALUE replaced, of the engine, its scheduler or its speculation.
 
     A value is JSON, or else a word. Raises ValueError for a name or a value that is not known.
     """
-    engine_names = {field.name for field in dataclasses.fields(EngineConfig)}
-    scheduler_names = {field.name for field in dataclasses.fields(SchedulerConfig)}
-    engine: dict[str, Any] = {}
-    scheduler: dict[str, Any] = {}
+    parts = (SpeculationConfig, SchedulerConfig, EngineConfig)
+    names = {part: {field.name for field in dataclasses.fields(part)} for part in parts}
+    changes: dict[type, dict[str, Any]] = {part: {} for part in parts}
     for setting in settings:
         name, _equals, text = setting.partition("=")
-        if name in scheduler_names:
-            scheduler[name] = _value(text)
-        elif name in engine_names:
-            engine[name] = _value(text)
-        else:
+        part = next((part for part in parts if name in names[part]), None)
+        if part is None:
             raise ValueError(f"{name}: no such setting of an engine")
-    changed = dataclasses.replace(config.scheduler, **scheduler)
-    return dataclasses.replace(config, scheduler=changed, **engine)
+        changes[part][name] = _value(text)
+    scheduler = config.scheduler
+    speculation = dataclasses.replace(scheduler.speculation, **changes[SpeculationConfig])
+    changes[SchedulerConfig].setdefault("speculation", speculation)
+    scheduler = dataclasses.replace(scheduler, **changes[SchedulerConfig])
+    return dataclasses.replace(config, **{"scheduler": scheduler, **changes[EngineConfig]})
 
 
 def _value(text: str) -> Any:

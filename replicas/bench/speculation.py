@@ -93,7 +93,7 @@ def compare(engines: dict[str, Engine], requests: list[WorkloadRequest], root: b
 def _scheduler(config: EngineConfig, runner: ModelRunner, name: str) -> SchedulerConfig:
     speculation = config.scheduler.speculation
     if name == "off":
-        speculation = SpeculationConfig()
+        speculation = SpeculationConfig(speculative_method="off")
     elif speculation.speculative_method != "ngram":
         speculation = SpeculationConfig(speculative_method="ngram")
     return replace(

@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-SpeculativeMethod = Literal["off", "ngram", "draft_model"]
+SpeculativeMethod = Literal["auto", "off", "ngram", "draft_model"]
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
     """Whether tokens are guessed, and several of them verified in one step.
 
-    speculative_method: who guesses: nobody, what followed the same tokens earlier in the request
-        (ngram), or a small model (draft_model).
+    speculative_method: who guesses: nobody (off), what followed the same tokens earlier in the
+        request (ngram), or a small model (draft_model). auto: ngram where the output is the same
+        bit for bit (kernels=cpu, or deterministic), else off.
     num_speculative_tokens: most guesses for one request in a step; each step takes as many as are
         expected to pay, which is none when the batch is full or the text does not repeat.
     prompt_lookup_min: tokens that must have stood there before, with ngram.
@@ -19,7 +20,7 @@ class SpeculationConfig:
     speculative_model: with draft_model, a model of the same vocabulary, named as the model itself.
     """
 
-    speculative_method: SpeculativeMethod = "off"
+    speculative_method: SpeculativeMethod = "auto"
     num_speculative_tokens: int = 7
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4

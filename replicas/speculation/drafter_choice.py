@@ -15,6 +15,7 @@ def drafter_of(
 ) -> Drafter | None:
     """Whoever guesses; None for nobody. clock: monotonic seconds.
 
+    auto is for build_engine to decide, which knows the kernels; as it stands it is nobody.
     Asserts that a runner has the small model that the settings ask for.
     """
     match config.speculation.speculative_method:
@@ -27,5 +28,5 @@ def drafter_of(
                 block_size=config.block_size,
                 clock=clock,
             )
-        case "off":
+        case "off" | "auto":
             return None

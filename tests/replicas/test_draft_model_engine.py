@@ -95,7 +95,7 @@ def served(*requests, **overrides):
 def test_a_small_model_that_is_right_saves_four_of_five_steps(async_scheduling):
     one = request("r", prompt(10), max_tokens=60)
     usual, plain, _runner = served(
-        one, speculation=SpeculationConfig(), async_scheduling=async_scheduling
+        one, speculation=SpeculationConfig("off"), async_scheduling=async_scheduling
     )
     found, target, _runner = served(one, async_scheduling=async_scheduling)
     assert found == usual
@@ -106,7 +106,7 @@ def test_a_small_model_that_is_right_saves_four_of_five_steps(async_scheduling):
 
 def test_a_small_model_that_errs_changes_no_token():
     requests = [request(f"r{n}", prompt(10, seed=n), max_tokens=50) for n in range(4)]
-    usual, _plain, _runner = served(*requests, speculation=SpeculationConfig())
+    usual, _plain, _runner = served(*requests, speculation=SpeculationConfig("off"))
     found, target, _runner = served(*requests, err_every=3)
     assert found == usual
     stats = target.stats.speculation
@@ -122,7 +122,7 @@ def test_it_sees_each_token_about_once():
 def test_preempted_requests_are_caught_up_with_anew():
     requests = [request(f"r{n}", prompt(12, seed=n), max_tokens=40) for n in range(6)]
     few = {"num_blocks": 30, "watermark": 0.0}
-    usual, _plain, _runner = served(*requests, speculation=SpeculationConfig(), **few)
+    usual, _plain, _runner = served(*requests, speculation=SpeculationConfig("off"), **few)
     found, target, _runner = served(*requests, **few)
     assert found == usual
     assert target.stats.preemptions_total > 0
@@ -150,7 +150,7 @@ def check_traffic(overrides, seed, err_every, num_operations):
     for (request_id, choice), ids in clients.tokens.items():
         usual, _plain, _runner = served(
             clients.sent[request_id],
-            speculation=SpeculationConfig(),
+            speculation=SpeculationConfig("off"),
             max_model_len=48,
         )
         assert ids == usual[request_id, choice][: len(ids)], (request_id, choice)

@@ -44,7 +44,7 @@ def guessing_always():
 
 
 def engine_of(*, speculates=True, **overrides):
-    values = {"vocab_size": VOCAB, "speculation": NGRAM if speculates else SpeculationConfig()}
+    values = {"vocab_size": VOCAB, "speculation": NGRAM if speculates else SpeculationConfig("off")}
     return engine(**{**values, **overrides})
 
 

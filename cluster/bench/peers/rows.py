@@ -63,14 +63,29 @@ class Row:
 ROWS = (
     Row("w1", "W1 bf16", "W1", OUTPUT_RATE, "pagoda", "vllm", 1.25, 1.6),
     Row("w1", "W1 bf16", "W1", OUTPUT_RATE, "pagoda", "openvino"),
+    Row("w1", "W1 bf16, speculation", "W1", OUTPUT_RATE, "pagoda-as-it-starts", "vllm", 1.25, 1.6),
     Row("w1-int8", "W1 int8", "W1", OUTPUT_RATE, "pagoda-int8", "openvino-int8", 1.1, 1.5),
     Row("w3", "W3 bf16", "W3", PROMPT_RATE, "pagoda", "vllm", 1.1, 1.25),
     Row("w4", "W4 bf16", "W4", TPOT, "pagoda", "vllm", 0.6, 0.45),
     Row("w4", "W4 bf16", "W4", TPOT, "pagoda", "openvino"),
+    Row("w4", "W4 bf16, speculation", "W4", TPOT, "pagoda-as-it-starts", "vllm", 0.6, 0.45),
     Row("w4-int8", "W4 int8", "W4", TPOT, "pagoda-int8", "openvino-int8", 0.8, 0.55),
     Row("w5", "W5", "W5", SECONDS, "pagoda", "vllm", 1.0, 0.7),
     *(
         Row("w6", "W6 through HTTP", "W6", figure, "pagoda-serve", "vllm-serve", 0.8, 0.5)
+        for figure in LATENCIES
+    ),
+    *(
+        Row(
+            "w6",
+            "W6 through HTTP, speculation",
+            "W6",
+            figure,
+            "pagoda-serve-as-it-starts",
+            "vllm-serve",
+            0.8,
+            0.5,
+        )
         for figure in LATENCIES
     ),
     Row("http", "W1 through HTTP", "W1", OUTPUT_RATE, "pagoda-serve", "pagoda", 0.9, 0.95),

@@ -32,12 +32,12 @@ class CpuKernels:
     """C++ on the CPU. One for each engine: it keeps memory that its steps share."""
 
     name = "cpu"
+    deterministic = True
     device = torch.device("cpu")
 
-    def __init__(self, native: Any, isa: int, dtype: torch.dtype, *, deterministic: bool) -> None:
+    def __init__(self, native: Any, isa: int, dtype: torch.dtype) -> None:
         self.native = native
         self.isa = isa
-        self.deterministic = deterministic
         self._dtype = dtype
         self._memory = HugeMemory()
         self._scratch = torch.empty(0, dtype=torch.uint8)

@@ -24,7 +24,7 @@ def load_kernels(dtype: torch.dtype, *, deterministic: bool, environ: Mapping[st
     isa = choose_instruction_set(native, environ.get(ISA_VARIABLE, ""))
     native.set_core_trading(isa, TRADES not in named)
     native.assign_cores(isa, _cores(environ))
-    own = CpuKernels(native, isa, dtype, deterministic=deterministic)
+    own = CpuKernels(native, isa, dtype)
     return PartlyOff(own, dtype, off) if off else own
 
 

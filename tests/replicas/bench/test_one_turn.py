@@ -22,3 +22,8 @@ def test_a_switch_is_written_as_json_does():
 def test_a_setting_that_there_is_not_is_named():
     with pytest.raises(ValueError, match="warp_speed: no such setting"):
         with_settings(CONFIG, ["warp_speed=9"])
+
+
+def test_settings_of_speculation_are_known_too():
+    changed = with_settings(CONFIG, ["speculative_method=off", "max_num_seqs=3"]).scheduler
+    assert (changed.speculation.speculative_method, changed.max_num_seqs) == ("off", 3)

@@ -20,7 +20,7 @@ def test_no_two_prompts_are_the_same():
 def test_a_row_says_how_both_engines_did():
     engines = {
         name: engine(vocab_size=VOCAB, speculation=speculation, max_model_len=160)
-        for name, speculation in {"off": SpeculationConfig(), "ngram": NGRAM}.items()
+        for name, speculation in {"off": SpeculationConfig("off"), "ngram": NGRAM}.items()
     }
     requests = [WorkloadRequest(tuple(prompt(9, seed=seed)), 40) for seed in range(3)]
     with guessing_always():

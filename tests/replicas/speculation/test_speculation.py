@@ -156,7 +156,7 @@ def test_nothing_is_kept_of_requests_that_ended():
 
 
 def test_off_means_that_nobody_guesses():
-    speculation = speculation_of(SpeculationConfig())
+    speculation = speculation_of(SpeculationConfig("off"))
     assert not speculation.is_on
     assert drafts_of(speculation, [state_of([*range(23)] * 3)]) == {}
     assert speculation.stats().accepted_per_position == ()

@@ -35,6 +35,18 @@ def test_our_service_gets_the_same_as_flags():
     assert {"--port=8123", "--max-num-seqs=32", "--dtype=float32"} <= set(arguments)
 
 
+@pytest.mark.parametrize(("name", "is_off"), [("pagoda", True), ("pagoda-as-it-starts", False)])
+def test_our_engine_guesses_only_as_it_starts(name, is_off):
+    assert ("--set=speculative_method=off" in ARMS[name].command(SETTING, 0).arguments) is is_off
+
+
+@pytest.mark.parametrize(
+    ("name", "is_off"), [("pagoda-serve", True), ("pagoda-serve-as-it-starts", False)]
+)
+def test_our_service_guesses_only_as_it_starts(name, is_off):
+    assert ("--speculative-method=off" in ARMS[name].command(SETTING, 0).arguments) is is_off
+
+
 def test_vllm_gets_its_memory_and_all_cores_by_its_environment():
     command = ARMS["vllm"].command(SETTING, 0)
     assert command.variables["VLLM_CPU_KVCACHE_SPACE"] == "4"
