@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -150,4 +151,31 @@ def test_two_thousand_requests_come_and_go_without_growth(config):
         listener.ended(200)
         sizes.append(core.memory_info().rss)
     assert max(sizes[2:]) - sizes[2] < 32 * 1024 * 1024, sizes
+    engine.close()
+
+
+def cores_of_threads(pid):
+    """For every thread of a process, the cores that it may run on."""
+    return [os.sched_getaffinity(int(task)) for task in os.listdir(f"/proc/{pid}/task")]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a single thread is not bound")
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_threads_are_bound_where_there_is_one_for_every_core(num_threads, config):
+    engine, listener = start(ProcessEngine, replace(config, num_threads=num_threads))
+    engine.submit(request("whole"))
+    assert listener.ended(1)["whole"].finish_reason is FinishReason.LENGTH
+    allowed = os.sched_getaffinity(0)
+    bound = [cores for cores in cores_of_threads(engine.pid) if len(cores) == 1]
+    assert sorted(bound, key=min) == (
+        [{core} for core in sorted(allowed)] if not num_threads else []
+    )
+    assert os.sched_getaffinity(engine.pid) == allowed, "the thread that plans is free"
+    engine.close()
+
+
+def test_threads_are_counted_before_openmp_binds_one(monkeypatch, config):
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    engine, _listener = start(ProcessEngine, replace(config, num_threads=0))
+    assert engine.info.num_threads == len(os.sched_getaffinity(0))
     engine.close()
