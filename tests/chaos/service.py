@@ -343,6 +343,9 @@ def _set_environment(
         **ray_environment(),
         **haproxy_environment(haproxy, free_port=free_port),
         "RAY_AUTH_TOKEN_PATH": str(token),
+        # Where Ray notes the head's address: not among the machine's own notes. On a machine that
+        # never had a Ray the usual folder is not there.
+        "RAY_TMPDIR": str(folder),
         # A head that was killed comes back with what it knew.
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": str(folder / "gcs"),
