@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.launch import haproxy_process
+
 
 @dataclass(frozen=True, slots=True)
 class RaySetting:
@@ -101,7 +103,7 @@ def ray_environment() -> dict[str, str]:
 
 
 def haproxy_environment(folder: Path, *, free_port: Callable[[], int]) -> dict[str, str]:
-    """HAProxy's files in a private folder and the ports around it where they meet no other's.
+    """HAProxy, its files in a private folder, and the ports around it where they meet no other's.
 
     By default they lie in /tmp/haproxy-serve, shared by every Ray of the machine, with an admin
     socket that everybody may write to; so the folder must be closed to others (mode 0700). The
@@ -109,6 +111,7 @@ def haproxy_environment(folder: Path, *, free_port: Callable[[], int]) -> dict[s
     of the machine could not start its own.
     """
     return {
+        haproxy_process.VARIABLE: str(haproxy_process.haproxy_command()),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),

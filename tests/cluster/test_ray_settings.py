@@ -1,5 +1,7 @@
 """What Ray is told before it starts, and the secret that follows from its token."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import ray
 from ray._raylet import AuthenticationTokenLoader
 
 from cluster.cluster_secret import NoClusterSecret, cluster_secret
+from cluster.launch import haproxy_process
 from cluster.ray_settings import RAY_SETTINGS, haproxy_environment, ray_environment
 
 
@@ -26,9 +29,16 @@ def test_the_pinned_ray_still_reads_every_serve_setting():
 
 def test_haproxy_files_all_lie_in_the_private_folder(tmp_path: Path):
     files = haproxy_environment(tmp_path, free_port=lambda: 1)
-    paths = [value for name, value in files.items() if not name.endswith("_PORT")]
+    paths = [value for name, value in files.items() if not name.endswith(("_PORT", "_BINARY_PATH"))]
     assert len(paths) == 5
     assert all(value.startswith(str(tmp_path)) for value in paths)
+
+
+def test_haproxy_is_the_one_that_came_with_ray_though_serve_is_told_of_another():
+    command = str(haproxy_process.haproxy_command())
+    environ = {**os.environ, haproxy_process.VARIABLE: command}
+    said = subprocess.run([command, "-v"], env=environ, capture_output=True, text=True, timeout=30)
+    assert said.stdout.startswith("HAProxy version 2.8."), said
 
 
 @pytest.fixture

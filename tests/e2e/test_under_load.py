@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import signal
+import socket
 import time
 
 import httpx
@@ -81,6 +82,29 @@ def wait_for_rest(base_url):
     started = time.monotonic()
     answer = httpx.post(f"{base_url}/v1/completions", json=body(1, max_tokens=1), timeout=60)
     return answer.status_code == 200 and time.monotonic() - started < 10
+
+
+def num_aborted(base_url):
+    lines = httpx.get(f"{base_url}/metrics", timeout=60).text.splitlines()
+    counts = [line.split() for line in lines if line.startswith("vllm:request_success_total")]
+    return sum(float(count) for name, count in counts if 'finished_reason="abort"' in name)
+
+
+def test_the_departure_of_whoever_waits_for_a_whole_answer_is_noticed(base_url):
+    # Head and body in packets of their own, as Python's clients send them.
+    content = json.dumps(body(1, max_tokens=1800)).encode()
+    address = httpx.URL(base_url)
+    before = num_aborted(base_url)
+    with socket.create_connection((address.host, address.port)) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
+        time.sleep(0.05)
+        client.sendall(content)
+        time.sleep(1.0)
+    deadline = time.monotonic() + 10
+    while num_aborted(base_url) == before:
+        assert time.monotonic() < deadline, "nobody noticed that the client left"
+        time.sleep(0.2)
 
 
 def test_a_stream_goes_on_after_its_core_was_killed(service, base_url):
