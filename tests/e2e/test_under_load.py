@@ -98,6 +98,7 @@ def test_the_departure_of_whoever_waits_for_a_whole_answer_is_noticed(base_url):
     with socket.create_connection((address.host, address.port)) as client:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
         client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
+        # Long enough for a packet of its own; then until its tokens are being computed.
         time.sleep(0.05)
         client.sendall(content)
         time.sleep(1.0)

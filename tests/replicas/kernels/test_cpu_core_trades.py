@@ -105,6 +105,7 @@ def test_bound_threads_swap_their_cores(bound: CpuKernels) -> None:
 @TEAMS
 def test_teams_of_another_size_are_not_bound(bound: CpuKernels) -> None:
     packed = bound.pack_linear(noise(64, 64).bfloat16(), None)
+    assert bound_cores() == sorted(ALLOWED)
     bound.native.assign_cores(bound.isa, [*sorted(ALLOWED), max(ALLOWED) + 1])
     bound.linear(noise(1, 64).bfloat16(), packed)
     assert bound_cores() == []
