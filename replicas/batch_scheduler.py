@@ -4,20 +4,24 @@ Iteration-level scheduling (lecture 11, 11.2; Orca): a request joins at the next
 admitted and leaves at the end of the step in which it ends. Within a step the order is decodes,
 then prefills that have begun, then admissions, all under one token budget (stall-free batches,
 Sarathi-Serve), so a long prompt never stops the others from decoding. Prompts beyond those that
-fill the processor wait for the next step: they would only make each other late.
+fill the processor wait for the next step: they would only make each other late. A step of outputs
+that is under way may be overtaken, between its layers, by a prompt that comes in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replicas.admission_queue import AdmissionQueue
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
 from replicas.memory.block_tiers import BlockTiers, TierSetup
 from replicas.memory.request_memory import FoundPrefix, RequestMemory
+from replicas.overtaking import Overtaking
 from replicas.request import FinishReason
 from replicas.request_state import RequestState
 from replicas.scheduler_totals import SchedulerTotals
+from replicas.speculation.planning import plan_guesses
 from replicas.speculation.speculation import Speculation
+from replicas.step_in_flight import StepInFlight
 from replicas.step_plan import PlannedStep, StepPlan
 from replicas.victims import choose_victim
 
@@ -35,7 +39,8 @@ class BatchScheduler:
     It plans step k + 1 while step k may still be computed: tokens that step k samples count as
     known but unresolved. Batches must be computed in the order in which they were planned.
     A step with guesses is the exception: what comes after it depends on how many of them hold.
-    tiers: what keeps blocks beyond the device. speculation: who guesses.
+    tiers: what keeps blocks beyond the device. speculation: who guesses. can_pause: whether a step
+    under way can let others pass.
     """
 
     def __init__(
@@ -45,9 +50,12 @@ class BatchScheduler:
         allocator: BlockAllocator,
         tiers: TierSetup,
         speculation: Speculation,
+        *,
+        can_pause: bool = False,
     ) -> None:
         self.speculation = speculation
         self.totals = SchedulerTotals()
+        self.overtaking = Overtaking(config, can_pause=can_pause)
         self._config = config
         self._queue = queue
         self._allocator = allocator
@@ -55,6 +63,7 @@ class BatchScheduler:
         self.tiers = BlockTiers(config, allocator=allocator, memory=self._memory, setup=tiers)
         self._running: dict[RequestState, None] = {}
         self._step = 0
+        self._takes_newcomers = True
 
     @property
     def running(self) -> Sequence[RequestState]:
@@ -88,14 +97,42 @@ class BatchScheduler:
         for request, count in plan.rows():
             if count > 1:
                 self._publish(request, request.num_planned + count)
-        if self.totals.preemptions == preemptions_before:
-            # After a preemption nobody comes in: it would take the room that was just made.
+        # After a preemption nobody comes in: it would take the room that was just made.
+        self._takes_newcomers = self.totals.preemptions == preemptions_before
+        if self._takes_newcomers and not self._defers(plan, now):
             self._plan_admissions(plan, now)
         self._make_way(plan, now)
-        self._plan_guesses(plan)
+        plan_guesses(plan, self.speculation, self._memory)
         if not len(plan) and not self._memory.moves:
             return None
         return self._seal(plan)
+
+    def next_overtakers(
+        self, under_way: StepInFlight, now: float, hold: Callable[[], bool]
+    ) -> Sequence[PlannedStep]:
+        """Plan prompts to be computed between the layers of the step under way, if any may be.
+
+        Each fills the processor by itself; together they have no more tokens than one step may
+        have. hold: asked before anything is planned whether the step under way waits for them.
+        """
+        if not len(self._queue) or not self._takes_newcomers:
+            return ()
+        budget = self.overtaking.budget(under_way, self._running)
+        if not budget or not hold():
+            return ()
+        self.overtaking.is_deferring = False
+        comes_in = self.overtaking.admission_past(under_way.planned)
+        passing: list[PlannedStep] = []
+        while (plan := self.overtaking.next_plan(budget)) is not None:
+            self._plan_admissions(plan, now, comes_in)
+            if not len(plan):
+                break
+            self.totals.overtaking_prefills += len(plan)
+            budget -= plan.num_tokens
+            passing.append(self._seal(plan))
+            if self.num_prompt_tokens_left():
+                break
+        return passing
 
     def _seal(self, plan: StepPlan) -> PlannedStep:
         moves = self._memory.take_moves()
@@ -222,7 +259,13 @@ class BatchScheduler:
             if self._grow(request, count):
                 plan.add(request, count)
 
-    def _plan_admissions(self, plan: StepPlan, now: float) -> None:
+    def _plan_admissions(
+        self,
+        plan: StepPlan,
+        now: float,
+        comes_in: Callable[[RequestState, FoundPrefix], bool] = lambda _request, _found: True,
+    ) -> None:
+        """Admit requests in their order, up to the first one that does not come in at all."""
         if not len(self._queue) or not self._memory.tables.num_free_slots:
             return
         overtaken: list[RequestState] = []
@@ -231,7 +274,9 @@ class BatchScheduler:
             if not plan.takes_prompts or not self._memory.tables.num_free_slots:
                 break
             found = self._memory.match(request)
-            if request.num_unresolved or self._waits_for_block(request, found, now):
+            if not comes_in(request, found):
+                break
+            if self._waits_for_block(request, found, now):
                 continue
             if self.tiers.waits(request, found, now):
                 num_awaiting_store += 1
@@ -243,46 +288,38 @@ class BatchScheduler:
                     break
                 overtaken.append(request)
                 continue
-            self._start(request, found, now)
-            for passed in overtaken:
-                passed.num_overtakes += 1
-            count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
-            self._memory.grow(request, count)
-            plan.add(request, count)
-            self._publish(request, request.num_planned + count)
+            self._let_in(request, found, plan, now, overtaken)
 
-    def _plan_guesses(self, plan: StepPlan) -> None:
-        """Guesses take what budget and blocks the others have left, and nobody's place."""
-        if not self.speculation.is_on:
-            return
-        requests = [each for each, count in plan.rows() if count == 1 and _may_guess(each)]
-        depths = self.speculation.depths(
-            requests, num_tokens=plan.num_tokens, most=plan.budget_left
-        )
-        if self.speculation.must_wait(depths):
-            plan.decides_next = True
-            return
-        for request, depth in tuple(depths.items()):
-            if self._memory.has_spare_room(request, 1 + depth):
-                self._memory.grow(request, 1 + depth)
-            else:
-                del depths[request]
-        if not depths:
-            return
-        drafts = self.speculation.draft(depths)
-        for request in depths:
-            if request in drafts:
-                plan.guess(request, drafts[request])
-            else:
-                self._memory.shrink(request, 1)
+    def _let_in(
+        self,
+        request: RequestState,
+        found: FoundPrefix,
+        plan: StepPlan,
+        now: float,
+        overtaken: Sequence[RequestState],
+    ) -> None:
+        for passed in overtaken:
+            passed.num_overtakes += 1
+        self._start(request, found, now)
+        count = min(request.num_missing, plan.budget_left, self._config.chunk_tokens)
+        self._memory.grow(request, count)
+        plan.add(request, count)
+        self._publish(request, request.num_planned + count)
 
     # Admission.
+
+    def _defers(self, plan: StepPlan, now: float) -> bool:
+        has_line = len(self._queue) > 1 and self._memory.tables.num_free_slots > 0
+        line = self._queue.in_order(now) if has_line else ()
+        return self.overtaking.defers(plan, line, self._memory.match)
 
     def _waits_for_token(self, request: RequestState) -> bool:
         return request.num_unresolved > 0 and request.origin.sampling.needs_last_token
 
     def _waits_for_block(self, request: RequestState, found: FoundPrefix, now: float) -> bool:
-        """Whether another request is computing its next block and it has not waited too long."""
+        """Whether its next block, or its own last token, is being computed; not for too long."""
+        if request.num_unresolved:
+            return True
         if not found.next_is_pending:
             return False
         if request.pending_since is None:
@@ -351,17 +388,3 @@ class BatchScheduler:
     def _release(self, request: RequestState) -> None:
         self._memory.release(request)
         del self._running[request]
-
-
-def _may_guess(request: RequestState) -> bool:
-    """Whether its row's token is the last one that is known or coming, and nobody shares its tail.
-
-    Whose next token depends on more than the tokens before it (a mask, a search) cannot have
-    several sampled at once.
-    """
-    return (
-        request.num_missing == 1
-        and request.num_unresolved <= 1
-        and not request.has_shared_tail
-        and not request.origin.sampling.needs_last_token
-    )

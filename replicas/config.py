@@ -43,6 +43,9 @@ class SchedulerConfig:
     max_prefill_tokens: prompt tokens with which a step takes no further prompt (SGLang), or as many
         as it has tokens of running outputs, if those are more; 0 means what fills the processor:
         64 on a CPU, the whole budget on a GPU.
+    prefill_overtakes_decode: whether prompts of max_prefill_tokens or more that come in while a
+        step of outputs is computed, or wait together for the next one, pass it between two layers,
+        one after the other, as many as a step may hold. On a CPU, with async_scheduling.
     watermark: share of blocks that admission leaves free (lecture 10, 10.5).
     headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
     max_num_queued_reqs: longest waiting line; a request beyond it is refused with a time to retry
@@ -73,6 +76,7 @@ class SchedulerConfig:
     max_model_len: int = 2048
     long_prefill_token_threshold: int = 0
     max_prefill_tokens: int = 0
+    prefill_overtakes_decode: bool = True
     watermark: float = 0.01
     headroom_blocks: int = 1
     max_num_queued_reqs: int = 1024

@@ -1,7 +1,7 @@
 """Conducts the five jobs of a serving engine: admit, allocate, batch, run, stream (lecture 10)."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from replicas.admission_queue import AdmissionQueue
@@ -34,8 +34,10 @@ from replicas.runner import Runner
 from replicas.speculation.drafter_choice import drafter_of
 from replicas.speculation.speculation import Speculation
 from replicas.stats_recorder import StatsRecorder
+from replicas.step_in_flight import StepInFlight
 from replicas.step_output import StepOutput
-from replicas.step_pipeline import StepInFlight, pipeline_of
+from replicas.step_pipeline import pipeline_of
+from replicas.step_plan import PlannedStep
 from replicas.token_stream import TokenStream, end_of, logprob_of
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,12 @@ class Engine:
             config.speculation, drafter_of(config, runner, self._pipeline, clock)
         )
         self._scheduler = BatchScheduler(
-            config, self._queue, self._allocator, tiers, self._speculation
+            config,
+            self._queue,
+            self._allocator,
+            tiers,
+            self._speculation,
+            can_pause=self._pipeline.can_be_overtaken,
         )
         self._stream = TokenStream()
         self._view = ViewRecorder(clock)
@@ -138,6 +145,8 @@ class Engine:
             self._pipeline.start(planned)
         if done is not None:
             self._speculation.note_overhead(done.commit_s + self._clock() - started)
+        if self._scheduler.overtaking.is_deferring:
+            self._overtake(started)
         # They wait for the step that computes their blocks.
         self._events.hold(self._allocator.drain_events(), step=self._planned_step)
         if self._pipeline.num_in_flight and (planned is None or self._pipeline.is_full):
@@ -172,9 +181,26 @@ class Engine:
         commands = self.inbox.drain()
         self._admit(commands, now, is_early=True)
         self._scheduler.tiers.look_ahead(self._queue, now)
-        if not any(is_awaited_elsewhere(command) for _, command in commands):
+        done = self._take_overtaker()
+        self._overtake(now)
+        if done is None and not any(is_awaited_elsewhere(command) for _, command in commands):
             return None
-        return self._deliver(None, plan_s=0.0)
+        return self._deliver(done, plan_s=0.0)
+
+    def _overtake(self, now: float) -> None:
+        """Have prompts computed between the layers of the step under way, if any can be."""
+        under_way = self._pipeline.overtakable()
+        if under_way is None:
+            return
+        planned: Sequence[PlannedStep] = ()
+        try:
+            planned = self._scheduler.next_overtakers(under_way, now, self._pipeline.hold)
+        finally:
+            self._pipeline.overtake(planned)
+        if planned:
+            self._live.reach_boundary(now)
+            self._planned_step = planned[-1].batch.step
+            self._events.hold(self._allocator.drain_events(), step=self._planned_step)
 
     def _admit(
         self, commands: list[tuple[float, Command]], now: float, *, is_early: bool = False
@@ -225,11 +251,30 @@ class Engine:
     def _take(self) -> StepInFlight:
         """A step's result, taken in."""
         done = self._pipeline.take()
-        self._computed_step = done.planned.batch.step
+        for step in (done, *done.overtakers):
+            self._note_computed(step)
         started = self._clock()
         self._commit(done, started)
         done.commit_s = self._clock() - started
         return done
+
+    def _take_overtaker(self) -> StepInFlight | None:
+        """The next result of a step that passed the one under way, taken in, once there is one.
+
+        It counts as computed with the step that it passed, which was planned before it.
+        """
+        done = self._pipeline.take_overtaker()
+        if done is not None:
+            started = self._clock()
+            self._commit(done, started)
+            done.commit_s = self._clock() - started
+        return done
+
+    def _note_computed(self, done: StepInFlight) -> None:
+        assert done.sampled is not None
+        batch = done.planned.batch
+        self._computed_step = batch.step
+        self._scheduler.tiers.note_step(batch, run_s=done.run_s, move_s=done.sampled.move_s)
 
     def _deliver(self, done: StepInFlight | None, *, plan_s: float) -> StepOutput | None:
         started = self._clock()
@@ -260,7 +305,6 @@ class Engine:
         """Append the sampled tokens; those of requests that ended meanwhile are dropped."""
         assert done.sampled is not None
         batch = done.planned.batch
-        self._scheduler.tiers.note_step(batch, run_s=done.run_s, move_s=done.sampled.move_s)
         if not batch.num_rows:
             return
         if self._view.is_watching:

@@ -21,6 +21,7 @@ class EngineStats:
     num_low_watermark_steps_total: steps that began below the watermark of free blocks.
     discarded_tokens_total: computed tokens lost by preemption.
     forks_total: choices that began with the blocks of another choice of their request.
+    overtaking_prefills_total: prompts computed between the layers of a step under way.
     copied_blocks_total: blocks that were copied before a write, since others could read them.
     plan_s, run_s, deliver_s: parts of the last step; plan covers scheduler and allocator.
     tiers: host memory and the store below; stays with the replica, whose metrics tell of it.
@@ -61,6 +62,7 @@ class EngineStats:
     forks_total: int = 0
     copied_blocks_total: int = 0
     num_prompt_tokens_left: int = 0
+    overtaking_prefills_total: int = 0
 
     @property
     def occupancy(self) -> float:

@@ -24,7 +24,7 @@ from replicas.models.rotary import RotaryTable
 from replicas.models.start_up_progress import StartUpProgress
 from replicas.models.weights import Checkpoint, choose_dtype, load_weights
 from replicas.request import SamplingParams
-from replicas.runner import NearlyDone
+from replicas.runner import NearlyDone, Pause
 from replicas.sampler import Sampler
 from replicas.speculation.draft_batch import DraftBatch
 from replicas.speculation.draft_model import DraftModel, draft_block_bytes, prepared_draft
@@ -136,19 +136,24 @@ class ModelRunner:
         """
         self._copier.bind_host_buffer(buffer)
 
-    @torch.inference_mode()
     def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
         """Do the batch's moves, compute its rows, sample."""
+        return self.run_pausing(batch, nearly_done, None)
+
+    @torch.inference_mode()
+    def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause | None) -> Sampled:
+        """As `run`; another batch may be run in `pause`."""
         moved = self._copier.move(batch.moves) if batch.moves else None
         if batch.num_rows:
-            sampled = self._compute(batch, nearly_done)
+            sampled = self._compute(batch, nearly_done, pause)
         else:
             nearly_done()
             sampled = _NOTHING
         return sampled if moved is None else replace(sampled, move_s=moved())
 
-    def _compute(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
-        logits = self._decoder.logits(batch, self._resolve(batch), self._caches, nearly_done)
+    def _compute(self, batch: Batch, nearly_done: NearlyDone, pause: Pause | None) -> Sampled:
+        token_ids = self._resolve(batch)
+        logits = self._decoder.logits(batch, token_ids, self._caches, nearly_done, pause)
         if not batch.samples:
             return _NOTHING
         tokens = self._sampler.sample(logits, batch.samples)

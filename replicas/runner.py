@@ -7,6 +7,7 @@ from replicas.batch import Batch, Sampled
 from replicas.speculation.draft_batch import DraftBatch
 
 NearlyDone = Callable[[], None]
+Pause = Callable[[], None]
 
 
 class Runner(Protocol):
@@ -27,6 +28,18 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Release memory and threads; no call comes after this one."""
+        ...
+
+
+@runtime_checkable
+class CanPause(Protocol):
+    """A runner that lets another batch pass while it computes one."""
+
+    def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause) -> Sampled:
+        """As `run`; calls `pause` now and then before it is nearly done, as often as costs nothing.
+
+        In it another batch may be run, whose blocks this one does not write to.
+        """
         ...
 
 

@@ -10,7 +10,8 @@ class SchedulerTotals:
     """Tokens are counted once per choice; discarded ones were computed and lost by preemption.
 
     forks: choices that began with a sibling's blocks. copied_blocks: blocks that were copied since
-    a request was about to write where another could still read.
+    a request was about to write where another could still read. overtaking_prefills: requests that
+    were computed between the layers of a step under way.
     """
 
     prompt_tokens: int = 0
@@ -25,6 +26,7 @@ class SchedulerTotals:
     low_watermark_steps: int = 0
     forks: int = 0
     copied_blocks: int = 0
+    overtaking_prefills: int = 0
 
     def count_end(self, reason: FinishReason) -> None:
         """One choice ended."""

@@ -20,7 +20,7 @@ from replicas.batch import (
     Sampled,
 )
 from replicas.memory.host_buffer import HostBuffer
-from replicas.runner import NearlyDone
+from replicas.runner import NearlyDone, Pause
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -98,13 +98,20 @@ class SimulatedRunner:
 
     def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
         """Move digests, extend every row, sample."""
+        return self.run_pausing(batch, nearly_done, lambda: None)
+
+    def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause) -> Sampled:
+        """As `run`; another batch may be run between any two rows."""
         move_s = 0.0
         if self._cost is not None:
             move_s = self._cost.move_s(batch)
             self._sleep(self._cost.of(batch))
         for move in batch.moves:
             self._move(move)
-        digests = [each for row in range(batch.num_rows) for each in self._extend_row(batch, row)]
+        digests: list[int] = []
+        for row in range(batch.num_rows):
+            pause()
+            digests.extend(self._extend_row(batch, row))
         before = [digests[place] for place in batch.sampled_after()]
         nearly_done()
         tokens = []

@@ -5,7 +5,7 @@ from replicas.batch_scheduler import BatchScheduler
 from replicas.block_allocator import BlockAllocator
 from replicas.config import SchedulerConfig
 from replicas.engine_stats import EngineStats
-from replicas.step_pipeline import StepInFlight
+from replicas.step_in_flight import StepInFlight
 
 
 class StatsRecorder:
@@ -71,5 +71,6 @@ class StatsRecorder:
             speculation=self._scheduler.speculation.stats(),
             forks_total=totals.forks,
             copied_blocks_total=totals.copied_blocks,
+            overtaking_prefills_total=totals.overtaking_prefills,
         )
         return self.latest

@@ -6,51 +6,16 @@ scheduling; the price is that a sampled end is seen one step late).
 """
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from replicas.batch import Sampled
-from replicas.runner import Runner
+from replicas.runner import CanPause, Runner
+from replicas.step_in_flight import StepInFlight
 from replicas.step_plan import PlannedStep
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class StepInFlight:
-    """A step between its planning and its result.
-
-    run_s: the runner's own time in seconds. commit_s: what it took to take its tokens in. stirred:
-    set with nearly_done, for whoever waits for that and for something else.
-    """
-
-    planned: PlannedStep
-    stirred: threading.Event = field(default_factory=threading.Event)
-    nearly_done: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    sampled: Sampled | None = None
-    error: BaseException | None = None
-    run_s: float = 0.0
-    commit_s: float = 0.0
-
-    def run(self, runner: Runner) -> None:
-        """Compute it; an error is kept for whoever asks for the result."""
-        started = time.perf_counter()
-        try:
-            self.sampled = runner.run(self.planned.batch, self._note_nearly_done)
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
-            self.error = error
-        self.run_s = time.perf_counter() - started
-        self._note_nearly_done()
-        self.ended.set()
-
-    def _note_nearly_done(self) -> None:
-        self.nearly_done.set()
-        self.stirred.set()
 
 
 class StepPipeline(Protocol):
@@ -84,6 +49,27 @@ class StepPipeline(Protocol):
 
     def take(self) -> StepInFlight:
         """The oldest step with its result; raises what the runner raised."""
+        ...
+
+    @property
+    def can_be_overtaken(self) -> bool:
+        """Whether steps may be computed between the layers of others at all."""
+        ...
+
+    def overtakable(self) -> StepInFlight | None:
+        """The last step that was started, if others might still be computed between its layers."""
+        ...
+
+    def hold(self) -> bool:
+        """Let that step stand still until `overtake` is called; False if it is too late."""
+        ...
+
+    def overtake(self, planned: Sequence[PlannedStep]) -> None:
+        """If that step stands still, it lets these pass, one after the other, and goes on."""
+        ...
+
+    def take_overtaker(self) -> StepInFlight | None:
+        """The next step that passed, once it has its result; raises what the runner raised."""
         ...
 
     def call(self, work: Callable[[], T]) -> T:
@@ -131,6 +117,27 @@ class InlinePipeline:
         """The step that was computed; raises what the runner raised."""
         return _result(self._steps.popleft())
 
+    @property
+    def can_be_overtaken(self) -> bool:
+        """Nobody plans while a step is computed."""
+        return False
+
+    def overtakable(self) -> StepInFlight | None:
+        """None ever is."""
+        return None
+
+    def hold(self) -> bool:
+        """It is always too late."""
+        return False
+
+    def overtake(self, planned: Sequence[PlannedStep]) -> None:
+        """Nothing stands still."""
+        assert not planned, "no step is held"
+
+    def take_overtaker(self) -> StepInFlight | None:
+        """Nothing passed."""
+        return None
+
     def call(self, work: Callable[[], T]) -> T:
         """What `work` returns."""
         return work()
@@ -147,7 +154,7 @@ class ThreadedPipeline:
     built in it: a second thread that ever led a parallel region makes OpenMP count more threads
     than cores and put them to sleep after each region, which made a step 1.4 times as long.
     stirred: set by others when something has come that cannot wait for planning time, and cleared
-    by them.
+    by them; also set when an overtaker has ended.
     """
 
     CAPACITY = 2
@@ -159,6 +166,8 @@ class ThreadedPipeline:
         self._thread = thread
         self._stirred = stirred or threading.Event()
         self._steps: deque[StepInFlight] = deque()
+        self._overtakers: deque[StepInFlight] = deque()
+        self._can_pause = isinstance(runner, CanPause)
 
     @property
     def num_in_flight(self) -> int:
@@ -180,9 +189,11 @@ class ThreadedPipeline:
         if not self._steps:
             return True
         nearly_done = self._steps[-1].nearly_done
+        if self._overtakers and self._overtakers[0].ended.is_set():
+            return False
         if not nearly_done.is_set():
             self._stirred.wait()
-        return nearly_done.is_set()
+        return nearly_done.is_set() and not self._overtakers
 
     def start(self, planned: PlannedStep) -> None:
         """Queue a step behind the one that computes."""
@@ -196,6 +207,31 @@ class ThreadedPipeline:
         step = self._steps.popleft()
         step.ended.wait()
         return _result(step)
+
+    @property
+    def can_be_overtaken(self) -> bool:
+        """Whether its runner can pause."""
+        return self._can_pause
+
+    def overtakable(self) -> StepInFlight | None:
+        """The last step in flight, unless it is nearly done."""
+        if not self._can_pause or not self._steps or self._steps[-1].nearly_done.is_set():
+            return None
+        return self._steps[-1]
+
+    def hold(self) -> bool:
+        """Let it stand still from its beginning or from the next of its layers on."""
+        return self._steps[-1].hold()
+
+    def overtake(self, planned: Sequence[PlannedStep]) -> None:
+        """Let it go on, behind these steps."""
+        self._overtakers += self._steps[-1].give(planned)
+
+    def take_overtaker(self) -> StepInFlight | None:
+        """Without waiting for it; all have ended when the step that they passed has."""
+        if not self._overtakers or not self._overtakers[0].ended.is_set():
+            return None
+        return _result(self._overtakers.popleft())
 
     def call(self, work: Callable[[], T]) -> T:
         """What `work` returns, called in the runner's thread after the steps in flight."""

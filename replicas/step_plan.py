@@ -32,6 +32,12 @@ class PlannedStep:
         """Guesses in the batch."""
         return sum(len(draft) for draft in self.drafts.values())
 
+    @property
+    def has_outputs_alone(self) -> bool:
+        """Whether every row is a token of an output, known or coming, and guesses after it."""
+        num_tokens = self.batch.num_tokens - self.num_draft_tokens
+        return self.num_prompt_tokens == 0 and num_tokens == self.batch.num_rows
+
 
 class StepPlan:
     """Rows of (request, number of tokens), within a token budget.
@@ -66,6 +72,11 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Of all rows."""
         return sum(self._counts)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Of all rows of more than one token."""
+        return self._num_prefill_tokens
 
     @property
     def takes_prompts(self) -> bool:

@@ -317,6 +317,12 @@ _ENGINE = (
     ),
     _count(
         "replica",
+        "pagoda:overtaking_prefills",
+        "prompts",
+        "Prompts computed between the layers of a step that was under way when they came in.",
+    ),
+    _count(
+        "replica",
         "pagoda:engine_requests_ended",
         "requests",
         "Requests that left the engine: finished, cancelled or refused.",

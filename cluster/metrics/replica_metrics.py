@@ -26,6 +26,7 @@ _TOTALS = (
     ("pagoda:low_watermark_steps", "num_low_watermark_steps_total"),
     ("pagoda:forks", "forks_total"),
     ("pagoda:copied_blocks", "copied_blocks_total"),
+    ("pagoda:overtaking_prefills", "overtaking_prefills_total"),
 )
 
 

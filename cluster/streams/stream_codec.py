@@ -29,7 +29,7 @@ SECRET_METADATA_KEY = "pagoda-secret"
 
 # What lies below the device's blocks and what guesses gain is told by metrics; no gateway decides
 # by it.
-_TOLD_BY_METRICS = ("tiers", "speculation")
+_TOLD_BY_METRICS = ("tiers", "speculation", "overtaking_prefills_total")
 _STATS_FIELDS = tuple(
     field.name for field in fields(EngineStats) if field.name not in _TOLD_BY_METRICS
 )

@@ -299,6 +299,10 @@ def _kv_cache() -> list[Panel]:
             ],
         ),
         Panel(
+            "Prompts that passed a step under way",
+            [("", rate("pagoda:overtaking_prefills_total", ONE_REPLICA))],
+        ),
+        Panel(
             "Preemptions of a request, and prompt tokens it computed (mean, all replicas)",
             [
                 ("preemptions", mean("vllm:request_num_preemptions")),

@@ -46,7 +46,7 @@ class TimedKernels:
     inner: Kernels
     clock: Callable[[], float] = time.perf_counter
     _times: StepBreakdown = field(default_factory=StepBreakdown)
-    _fused: FusedLayers | None = None
+    _fused: list[FusedLayers] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -66,8 +66,8 @@ class TimedKernels:
     def take(self) -> StepBreakdown:
         """What was measured since the last call."""
         taken, self._times = self._times, StepBreakdown()
-        if self._fused is not None:
-            inside = self._fused.take_seconds()
+        for fused in self._fused:
+            inside = fused.take_seconds()
             taken.linear_s += inside.linear_s
             taken.attention_s += inside.attention_s
             taken.store_s += inside.store_s
@@ -76,8 +76,10 @@ class TimedKernels:
 
     def fuse(self, parts: DecoderParts) -> FusedLayers | None:
         """The layers of the back end inside, which keep time themselves."""
-        self._fused = self.inner.fuse(parts) if isinstance(self.inner, CanFuse) else None
-        return self._fused
+        fused = self.inner.fuse(parts) if isinstance(self.inner, CanFuse) else None
+        if fused is not None:
+            self._fused.append(fused)
+        return fused
 
     def pack_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
         """Not measured: it is part of loading."""

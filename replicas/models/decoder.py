@@ -17,6 +17,8 @@ from replicas.models.weights import DecoderWeights, LayerWeights
 
 # Share of the layers after which the step is nearly done.
 NEARLY = 7 / 8
+# Layers in one call of a step that may be paused.
+PAUSE_EVERY = 3
 
 
 class Decoder:
@@ -38,7 +40,9 @@ class Decoder:
         self._block_size = block_size
         self._shapes = [attention_shape(config, window) for window in config.windows]
         self._nearly_after = int(len(weights.layers) * NEARLY)
-        self._fused = self._fuse()
+        fused = self._fuse()
+        self._idle = [fused] if fused is not None else []
+        self._goes_by_layers = fused is not None
 
     def logits(
         self,
@@ -46,22 +50,19 @@ class Decoder:
         token_ids: torch.Tensor,
         caches: Sequence[LayerCache],
         nearly_done: Callable[[], None],
+        pause: Callable[[], None] | None = None,
     ) -> torch.Tensor:
         """Logits [S, vocab] of the S tokens to sample; K and V go to `caches`.
 
         token_ids: [T] int64, all resolved. nearly_done is called once, before the last layers.
+        pause: called between layers before that; in it another batch may be computed.
         """
         device = token_ids.device
         rotary = self._rotary.at(torch.from_numpy(batch.positions).to(device))
         last_tokens = torch.from_numpy(batch.sampled_after()).to(device)
         step = DecoderStep(batch, token_ids, rotary, last_tokens, caches)
-        if self._fused is None:
-            x = self._by_operation(step, nearly_done)
-        else:
-            self._fused.start(step)
-            self._fused.run(0, self._nearly_after)
-            nearly_done()
-            x = self._fused.run(self._nearly_after, len(self._weights.layers))
+        compute = self._by_layers if self._goes_by_layers else self._by_operation
+        x = compute(step, nearly_done, pause)
         if not batch.samples:
             return x.new_empty(0, self._config.vocab_size)
         return self._weights.head.logits(x)
@@ -81,7 +82,36 @@ class Decoder:
             )
         )
 
-    def _by_operation(self, step: DecoderStep, nearly_done: Callable[[], None]) -> torch.Tensor:
+    def _by_layers(
+        self,
+        step: DecoderStep,
+        nearly_done: Callable[[], None],
+        pause: Callable[[], None] | None,
+    ) -> torch.Tensor:
+        """[S, d], normed: many layers in one call."""
+        # Each of them holds one step at a time, and a step that is paused keeps its own.
+        fused = self._idle.pop() if self._idle else self._fuse()
+        assert fused is not None
+        try:
+            fused.start(step)
+            first = 0
+            if pause is not None:
+                for last in range(PAUSE_EVERY, self._nearly_after, PAUSE_EVERY):
+                    fused.run(first, last)
+                    pause()
+                    first = last
+            fused.run(first, self._nearly_after)
+            nearly_done()
+            return fused.run(self._nearly_after, len(self._weights.layers))
+        finally:
+            self._idle.append(fused)
+
+    def _by_operation(
+        self,
+        step: DecoderStep,
+        nearly_done: Callable[[], None],
+        pause: Callable[[], None] | None,
+    ) -> torch.Tensor:
         """[S, d], normed: one call of the kernels after another."""
         kernels, weights, eps = self._kernels, self._weights, self._config.rms_norm_eps
         batch = step.batch
@@ -95,6 +125,8 @@ class Decoder:
         for index, layer in enumerate(weights.layers):
             if index == self._nearly_after:
                 nearly_done()
+            elif pause is not None and 0 < index < self._nearly_after:
+                pause()
             shape = self._shapes[index]
             x = self._attend(x, layer, step.rotary, step.caches[index], shape, plans[shape])
             if index == final:

@@ -1,10 +1,11 @@
 """Engines over the simulated runner, and what they say, for tests of everything but arithmetic."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from kvstore.block_hash import root_hash
 from kvstore.break_even import PrefillCost
+from replicas.batch import Batch
 from replicas.config import SchedulerConfig
 from replicas.engine import Engine
 from replicas.engine_commands import Submit
@@ -33,6 +34,16 @@ class ManualClock:
         self.now += seconds
 
 
+class RestingRunner(SimulatedRunner):
+    """Rests before each row, so that things come in while a step is computed."""
+
+    rest: Callable[[Batch], None]
+
+    def _extend_row(self, batch: Batch, row: int) -> Iterator[int]:
+        self.rest(batch)
+        yield from super()._extend_row(batch, row)
+
+
 def config(**overrides: object) -> SchedulerConfig:
     """Small numbers, so that every limit is met soon."""
     values: dict[str, object] = {
@@ -55,20 +66,23 @@ def engine(
     fetch_timeout_s: float = 1.0,
     host: HostBuffer | None = None,
     vocab_size: int = VOCAB_SIZE,
+    rest: Callable[[Batch], None] = lambda _batch: None,
     **overrides: object,
 ) -> Engine:
     """An engine whose tokens depend on every block it reads, in whichever tier that lay.
 
     host: the bytes of its host tier, where a test wants to see them. vocab_size: of what it
-    samples; the fewer there are, the more its text repeats.
+    samples; the fewer there are, the more its text repeats. rest: what its runner does
+    before each row of a step.
     """
     scheduler = scheduler or config(**overrides)
-    runner = SimulatedRunner(
+    runner = RestingRunner(
         num_blocks=scheduler.num_blocks,
         block_size=scheduler.block_size,
         max_num_seqs=scheduler.max_num_seqs,
         vocab_size=vocab_size,
     )
+    runner.rest = rest
     if scheduler.num_host_slots:
         slot_bytes = runner.layout.payload_bytes
         runner.bind_host_buffer(

@@ -1,9 +1,11 @@
 """The runner resolves tokens still unknown to the planner, samples, and reports its sizes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from replicas.batch import UNRESOLVED, Batch
 from replicas.config import EngineConfig, SchedulerConfig
@@ -159,3 +161,41 @@ def test_blocks_of_a_deterministic_replica_have_a_namespace_of_their_own(
     plain, exact, plain_cpu, exact_cpu = kinds
     assert plain == plain_cpu, "equal up to rounding, and shared"
     assert len({plain, exact, exact_cpu}) == 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantization": "int8"}], ids=["float32", "int8"])
+@pytest.mark.parametrize("back_end", ["cpu", "reference"])
+def test_a_batch_that_is_run_in_a_pause_changes_nothing(
+    tmp_path: Path, back_end: str, settings: dict[str, str]
+) -> None:
+    """Its rows and those that stand still have the same bits as one after the other."""
+    deep = save_tiny(tmp_path, "llama", num_hidden_layers=6)
+    paused, usual = (deep.runner(kernels=back_end, **settings) for _ in range(2))
+    *outputs, prompt = paged_requests(random_prompts([9, 14, 6, 40]))
+    for runner in (paused, usual):
+        runner.run(batch_of([each.part(0, len(each.token_ids) - 1) for each in outputs]), ignore)
+    first = batch_of([each.part(len(each.token_ids) - 1, len(each.token_ids)) for each in outputs])
+    second = batch_of([prompt.whole()])
+    expected = [usual.run(batch, ignore).token_ids.tolist() for batch in (first, second)]
+    passed: list[list[int]] = []
+
+    def pause() -> None:
+        if not passed:
+            passed.append(paused.run(second, ignore).token_ids.tolist())
+
+    found = paused.run_pausing(first, ignore, pause).token_ids.tolist()
+    assert [found, *passed] == expected
+    whole = batch_of([each.part(3, len(each.token_ids)) for each in (*outputs, prompt)])
+    assert torch.equal(paused.logits(whole), usual.logits(whole))
+
+
+def test_pauses_come_before_a_step_is_nearly_done(tmp_path: Path) -> None:
+    deep = save_tiny(tmp_path, "llama", num_hidden_layers=8)
+    (request,) = paged_requests(random_prompts([9]))
+    for back_end, num_pauses in (("cpu", 2), ("reference", 6)):
+        log: list[str] = []
+        batch = batch_of([request.whole()])
+        deep.runner(kernels=back_end).run_pausing(
+            batch, lambda log=log: log.append("nearly done"), lambda log=log: log.append("pause")
+        )
+        assert log == ["pause"] * num_pauses + ["nearly done"]

@@ -35,7 +35,9 @@ from replicas.request import (
 ROOT = Path(__file__).parents[3]
 # The tiers below the device and guesses are the replica's own affair, which its metrics tell of.
 STATS_ON_WIRE = [
-    field.name for field in fields(EngineStats) if field.name not in ("tiers", "speculation")
+    field.name
+    for field in fields(EngineStats)
+    if field.name not in ("tiers", "speculation", "overtaking_prefills_total")
 ]
 
 ENTRIES = [

@@ -12,13 +12,13 @@ from tests.replicas.memory.stores import CHUNK, PATIENCE_S
 def gate(monkeypatch):
     """Shut: a step over a whole chunk of prompt does not end before it is opened."""
     opened = threading.Event()
-    compute = SimulatedRunner.run
+    compute = SimulatedRunner.run_pausing
 
-    def run(self, batch, nearly_done):
+    def run(self, batch, nearly_done, pause):
         if batch.num_tokens == CHUNK:
             assert opened.wait(PATIENCE_S), "whatever the test waited for waited for this step"
-        return compute(self, batch, nearly_done)
+        return compute(self, batch, nearly_done, pause)
 
-    monkeypatch.setattr(SimulatedRunner, "run", run)
+    monkeypatch.setattr(SimulatedRunner, "run_pausing", run)
     yield opened
     opened.set()

@@ -63,12 +63,12 @@ Tensor linear(int64_t isa, const Tensor& x, const std::vector<Tensor>& packed, i
   bool is_coded = call.packed.scales != nullptr;
   TORCH_CHECK(is_coded || element == Element::kF32 || x.size(1) % 2 == 0,
               "cpu kernels: x must be [T, whole words]");
-  Tensor codes = at::empty({is_coded ? code_bytes(call.rows, x.size(1)) : 0}, at::kByte);
+  Tensor operand = at::empty({operand_bytes(element, is_coded, call.rows, x.size(1))}, at::kByte);
   auto options = to_float ? x.options().dtype(at::kFloat) : x.options();
   Tensor result = at::empty({x.size(0), out}, options);
   call.out = result.data_ptr();
   call.to_float = to_float;
-  call.codes = static_cast<char*>(codes.data_ptr());
+  call.operand = static_cast<char*>(operand.data_ptr());
   call.num_threads = at::get_num_threads();
   kernels_of(isa).linear(call);
   return result;

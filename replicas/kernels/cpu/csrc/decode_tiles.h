@@ -30,7 +30,8 @@ void direct_scores(const typename E::T* const* keys, const typename E::T* const*
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i)
         for (int m = 0; m < M; ++m)
-          total[m] = E::multiply_add(total[m], (VecU)columns[i], queries[m * words + word + i]);
+          total[m] = E::multiply_add(total[m], E::widen((VecU)columns[i]),
+                                     queries + m * words + word + i);
     }
     for (int m = 0; m < M; ++m) store(scores + m * kSplit + half, total[m]);
   }
@@ -50,7 +51,8 @@ void direct_values(const typename E::T* const* values, const typename E::T* cons
       for (long i = 0; i < E::kPerWord; ++i) fetch_line(ahead[key + i] + offset + column);
       for (int m = 0; m < M; ++m)
         for (int v = 0; v < 2; ++v)
-          total[m][v] = E::multiply_add(total[m][v], words[v], weights[m * kSplit + key / E::kPerWord]);
+          total[m][v] = E::multiply_add(total[m][v], E::widen(words[v]),
+                                        weights + m * kSplit + key / E::kPerWord);
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < 2; ++v) store(sums + m * width + column + v * 16, total[m][v]);

@@ -114,16 +114,18 @@ void DecoderLayers::lay_out(StepCall& call) {
   int64_t scratch = kernels_of(sizes_.isa).attention_scratch_bytes(
       heads_, widens(layers_[0].cache.held, element_), parts, call.num_threads);
   int64_t normed = std::max<int64_t>(tokens, call.num_threads * kOwnRows) * sizes_.hidden;
-  call.own_code_bytes = layers_[0].qkv.scales ? code_bytes(kOwnRows, widest()) : 0;
-  int64_t codes = call.own_code_bytes ? std::max<int64_t>(code_bytes(tokens, widest()),
-                                                          call.num_threads * call.own_code_bytes)
-                                      : 0;
+  auto operand_of = [&](int64_t rows) {
+    return operand_bytes(element_, layers_[0].qkv.scales != nullptr, rows, widest());
+  };
+  call.own_operand_bytes = operand_of(kOwnRows);
+  int64_t operand =
+      std::max<int64_t>(operand_of(tokens), call.num_threads * call.own_operand_bytes);
   int64_t elements = qkv + 2 * query + 3 * sizes_.inner;
-  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + codes +
+  at_least(memory_, tokens * (elements * size + 4 * sizes_.hidden) + normed * size + operand +
                         scratch + 16 * kLine);
   used_ = (kLine - reinterpret_cast<uintptr_t>(memory_.data_ptr()) % kLine) % kLine;
   call.scratch = take(scratch, 1);
-  call.codes = take(codes, 1);
+  call.operand = take(operand, 1);
   call.residual = reinterpret_cast<float*>(take(tokens * sizes_.hidden, 4));
   call.x = take(normed, size);
   call.qkv = take(tokens * qkv, size);

@@ -33,11 +33,14 @@ void linear(const LinearCall& call) {
     with_team(call.num_threads, [&](Team& team, int) {
       const T* x = static_cast<const T*>(call.x);
       Matrix rows = plain_matrix(x, call.rows, w);
-      if (w.scales) {
-        Coded coded(call.codes, call.rows, w.in);
-        team.share(call.rows, [&](long row) { coded.put<E>(row, x + row * w.in); });
-        rows = coded.matrix();
-      }
+      auto convert = [&](auto form) {
+        team.share(call.rows, [&](long row) { form.template put<E>(row, x + row * w.in); });
+        rows = form.matrix();
+      };
+      if (w.scales)
+        convert(Coded(call.operand, call.rows, w.in));
+      else if constexpr (kWidensRows<E>)
+        convert(Wide(call.operand, call.rows, w.in));
       if (!call.to_float) return product_to<E>(team, rows, w, static_cast<T*>(call.out));
       float* floats = static_cast<float*>(call.out);
       share_panels(team, call.rows, panels_of(w), [&](long panel, long first, long last) {

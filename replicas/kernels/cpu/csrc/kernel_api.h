@@ -34,6 +34,13 @@ inline long code_bytes(long rows, long width) {
   return (rows * (4 * words + 8 * groups) + 63) / 64 * 64;
 }
 
+// Bytes of `rows` rows of activations as a product with a weight takes them: as codes, widened to f32,
+// or as they are. What an instruction set does not need of it stays unused.
+inline long operand_bytes(Element element, bool is_coded, long rows, long width) {
+  if (is_coded) return code_bytes(rows, width);
+  return element == Element::kBf16 ? (4 * rows * width + 63) / 64 * 64 : 0;
+}
+
 // Rows of a step: R rows, T tokens; Batch of replicas/batch.py has the meanings.
 struct Rows {
   const int32_t* query_start;
@@ -144,8 +151,8 @@ struct StepCall {
   void* gate_up;  // [T, 2 * inner], used where inner is no multiple of a panel
   void* activated;  // [T, inner]
   void* gathered;  // [T, hidden or query * dim]: rows of the last layer that sample
-  char* codes;  // code_bytes of all rows, or own_code_bytes for every thread if that is more
-  long own_code_bytes;  // of kOwnRows rows of the widest activations
+  char* operand;  // operand_bytes of all rows, or own_operand_bytes for every thread if that is more
+  long own_operand_bytes;  // of kOwnRows rows of the widest activations
   char* scratch;  // attention_scratch_bytes(...)
   int num_threads;
   double* seconds;  // [kNumPhases], added to
@@ -159,7 +166,7 @@ struct LinearCall {
   Packed packed;
   void* out;
   bool to_float;
-  char* codes;  // code_bytes(rows, packed.in) for a weight of codes
+  char* operand;  // operand_bytes of the rows
   int num_threads;
 };
 

@@ -67,16 +67,23 @@ class LayerRun {
     norm(is_final ? call_.final_norm : call_.layers[index + 1].input_norm);
   }
 
-  // Rows as the product with w takes them. Few rows become codes by every thread for itself.
+  // Rows as the product with w takes them.
   Matrix operand(const T* rows, const Packed& w) {
-    if (!w.scales) return plain_matrix(rows, rows_, w);
+    if (w.scales) return converted<Coded>(rows, w);
+    if constexpr (kWidensRows<E>) return converted<Wide>(rows, w);
+    return plain_matrix(rows, rows_, w);
+  }
+
+  // Few rows are converted by every thread for itself.
+  template <class Form>
+  Matrix converted(const T* rows, const Packed& w) {
     if (rows_ <= kOwnRows) {
-      Coded own(call_.codes + thread_ * call_.own_code_bytes, rows_, w.in);
-      for (long row = 0; row < rows_; ++row) own.put<E>(row, rows + row * w.in);
+      Form own(call_.operand + thread_ * call_.own_operand_bytes, rows_, w.in);
+      for (long row = 0; row < rows_; ++row) own.template put<E>(row, rows + row * w.in);
       return own.matrix();
     }
-    Coded all(call_.codes, rows_, w.in);
-    team_.share(rows_, [&](long row) { all.put<E>(row, rows + row * w.in); });
+    Form all(call_.operand, rows_, w.in);
+    team_.share(rows_, [&](long row) { all.template put<E>(row, rows + row * w.in); });
     return all.matrix();
   }
 

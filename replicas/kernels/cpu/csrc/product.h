@@ -5,6 +5,7 @@
 #pragma once
 
 #include "coded_rows.h"
+#include "wide_rows.h"
 #include "team.h"
 
 namespace pagoda {
@@ -22,11 +23,11 @@ PAGODA_INLINE void compute_tile(const uint32_t* x, long ldx, const uint32_t* pan
   for (long step = 0; step < steps; ++step) {
     const uint32_t* words = panel + step * kPanel;
     if constexpr (Fetches) fetch_step(next + step * kPanel);
-    VecU weight[kVectors];
-    for (int v = 0; v < kVectors; ++v) weight[v] = load<VecU>(words + v * kLanes);
+    typename E::Weight weight[kVectors];
+    for (int v = 0; v < kVectors; ++v) weight[v] = E::widen(load<VecU>(words + v * kLanes));
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
-      uint32_t own = x[m * ldx + step];
+      const uint32_t* own = x + m * ldx + step * E::kRowWords;
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) total[m][v] = E::multiply_add(total[m][v], weight[v], own);
     }
@@ -100,7 +101,8 @@ PAGODA_INLINE void panel_tile(const Matrix& x, const Packed& w, long panel, long
   if (w.scales)
     few_coded_rows(number, part, words, w.steps, out, next);
   else
-    few_rows<E>(number, part.words, x.stride, words, w.steps, out, kPanel, next);
+    few_rows<typename RowsOf<E>::Kind>(number, part.words, x.stride, words, w.steps, out, kPanel,
+                                       next);
   for (long m = 0; m < number; ++m) {
     float* own = out + m * kPanel;
     if (w.scales)

@@ -140,10 +140,23 @@ PAGODA_INLINE VecF rough_power_of_two(VecF x) {
 #endif
 }
 
+// The two elements of a word of bf16, each in a lane of its own.
+struct Halves {
+  VecF low, high;
+};
+
+PAGODA_INLINE Halves halves_of(VecU words) {
+  return {(VecF)(words << 16), (VecF)(words & 0xffff0000u)};
+}
+
+// An element type says how a product takes it: kRowWords words of a row for a word of the weight, which
+// becomes a Weight once for all rows of a tile.
+//
 // bf16: a word holds two elements.
 struct Bf16 {
   using T = uint16_t;
   static constexpr long kPerWord = 2;
+  static constexpr long kRowWords = 1;
 
   static PAGODA_INLINE VecF load_floats(const T* from) {
 #if defined(__AVX512F__)
@@ -170,15 +183,32 @@ struct Bf16 {
   static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, rounded(value)); }
   static PAGODA_INLINE VecF power_of_two(VecF x) { return rough_power_of_two(x); }
 
-  // total + both products of the pairs in each lane's word and in `x`.
-  static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
+  // total + both products of the pairs in each lane's word and in the word at x.
 #if defined(__AVX512BF16__)
-    return (VecF)_mm512_dpbf16_ps((__m512)total, (__m512bh)words, (__m512bh)splat_word(x));
+  using Weight = VecU;
+  static PAGODA_INLINE Weight widen(VecU words) { return words; }
+  static PAGODA_INLINE VecF multiply_add(VecF total, Weight weight, const uint32_t* x) {
+    return (VecF)_mm512_dpbf16_ps((__m512)total, (__m512bh)weight, (__m512bh)splat_word(*x));
+  }
 #else
-    VecF low = (VecF)(words << 16), high = (VecF)(words & 0xffff0000u);
-    total = total + low * (VecF)splat_word(x << 16);
-    return total + high * (VecF)splat_word(x & 0xffff0000u);
+  using Weight = Halves;
+  static PAGODA_INLINE Weight widen(VecU words) { return halves_of(words); }
+  static PAGODA_INLINE VecF multiply_add(VecF total, const Weight& weight, const uint32_t* x) {
+    total = total + weight.low * (VecF)splat_word(*x << 16);
+    return total + weight.high * (VecF)splat_word(*x & 0xffff0000u);
+  }
 #endif
+};
+
+// The same with a row that was widened to f32 before, since without an instruction for pairs it would
+// take as long to split its words, for every panel again, as to multiply.
+struct WideBf16 {
+  static constexpr long kRowWords = 2;
+  using Weight = Halves;
+  static PAGODA_INLINE Weight widen(VecU words) { return halves_of(words); }
+  static PAGODA_INLINE VecF multiply_add(VecF total, const Weight& weight, const uint32_t* x) {
+    total = total + weight.low * (VecF)splat_word(x[0]);
+    return total + weight.high * (VecF)splat_word(x[1]);
   }
 };
 
@@ -186,14 +216,31 @@ struct Bf16 {
 struct F32 {
   using T = float;
   static constexpr long kPerWord = 1;
+  static constexpr long kRowWords = 1;
+  using Weight = VecF;
 
   static PAGODA_INLINE VecF load_floats(const T* from) { return load<VecF>(from); }
   static PAGODA_INLINE void store_floats(T* to, VecF value) { store(to, value); }
   static PAGODA_INLINE VecF power_of_two(VecF x) { return PAGODA_ISA::power_of_two(x); }
-  static PAGODA_INLINE VecF multiply_add(VecF total, VecU words, uint32_t x) {
-    return total + (VecF)words * (VecF)splat_word(x);
+  static PAGODA_INLINE Weight widen(VecU words) { return (VecF)words; }
+  static PAGODA_INLINE VecF multiply_add(VecF total, Weight weight, const uint32_t* x) {
+    return total + weight * (VecF)splat_word(*x);
   }
 };
+
+// What rows of E become for a product with a weight.
+template <class E>
+struct RowsOf {
+  using Kind = E;
+};
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+template <>
+struct RowsOf<Bf16> {
+  using Kind = WideBf16;
+};
+#endif
+template <class E>
+constexpr bool kWidensRows = RowsOf<E>::Kind::kRowWords != E::kRowWords;
 
 // The same for the last elements of a row, fewer than a vector has lanes.
 template <class E>
