@@ -8,7 +8,6 @@ import pytest
 
 from replicas.kernels.cpu.native import instruction_sets, load_native
 
-
 pytestmark = pytest.mark.slow
 
 
