@@ -1,9 +1,9 @@
 """One step between its planning and its result, and the prompts that may overtake it.
 
 A step of outputs stands still between two layers while prompts that came in meanwhile are computed,
-one after the other, and then goes on. Nothing is computed twice or in vain, so the outputs lose
-nothing: they would have waited for the prompts in the step after this one. A prompt's first token
-does not wait for the rest of the outputs' step, nor for their share of its own.
+one after the other, and then goes on. Nothing is computed twice or in vain. A prompt's first token
+does not wait for the rest of the outputs' step, nor for their share of its own; the outputs wait
+now for the prompts that they would have waited for in the step after this one.
 """
 
 import threading
