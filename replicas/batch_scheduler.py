@@ -309,8 +309,9 @@ class BatchScheduler:
     # Admission.
 
     def _defers(self, plan: StepPlan, now: float) -> bool:
-        has_line = len(self._queue) > 1 and self._memory.tables.num_free_slots > 0
-        line = self._queue.in_order(now) if has_line else ()
+        # One alone had better come in with the outputs, whose weights are read anyway.
+        have_room = len(self._queue) > 1 and self._memory.tables.num_free_slots > 1
+        line = self._queue.in_order(now) if have_room else ()
         return self.overtaking.defers(plan, line, self._memory.match)
 
     def _waits_for_token(self, request: RequestState) -> bool:

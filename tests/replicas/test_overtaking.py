@@ -209,6 +209,16 @@ def test_random_traffic_has_prompts_that_pass():
     assert clients.engine.stats.overtaking_prefills_total > 3
 
 
+def test_a_prompt_that_takes_the_only_slot_comes_in_with_the_outputs():
+    service = Service(max_num_seqs=4)
+    service.engine.inbox.put(Cancel("r3", 0))
+    service.joined_by(newcomer("n0", seed=20), newcomer("n1", seed=21))
+    assert service.first_of("n0")[1].num_decode_tokens == 3
+    assert service.num_overtaken == 0
+    service.sent = [one for one in service.sent if one.request_id != "r3"]
+    service.check_tokens()
+
+
 # One step, and the pipeline around it.
 
 
