@@ -34,6 +34,7 @@ TIGHT = SchedulerConfig(
     block_size=4,
     max_num_seqs=6,
     max_num_batched_tokens=64,
+    max_prefill_tokens=4,
     max_model_len=96,
     max_num_queued_reqs=8,
     watermark=0.2,
