@@ -37,7 +37,7 @@ class Service:
     """
 
     def __init__(self, *, num_running=4, context_len=6, **overrides):
-        self._may_go_on = threading.Event()
+        self._stands_still, self._may_go_on = threading.Event(), threading.Event()
         self._context_len = context_len
         chosen = {"num_blocks": 200, "max_prefill_tokens": LEAST, "async_scheduling": True}
         self.engine = engine(rest=self._rest, **{**chosen, **overrides})
@@ -46,6 +46,8 @@ class Service:
         submit(self.engine, *self.sent)
         while not all(self._is_as_far(one) for one in self.sent):
             self.step()
+        # Whoever came before that would pass at once.
+        assert self._stands_still.wait(10)
 
     def _is_as_far(self, one):
         said = [entry for entry in entries(self.outputs) if entry.request_id == one.request_id]
@@ -55,6 +57,7 @@ class Service:
     def _rest(self, batch):
         is_outputs = batch.num_tokens == batch.num_rows
         if is_outputs and self._context_len in batch.context_lens:
+            self._stands_still.set()
             assert self._may_go_on.wait(10)
 
     def tokens(self):
