@@ -37,7 +37,8 @@ class BatchScheduler:
     """Owns the running requests, their blocks and their slots.
 
     It plans step k + 1 while step k may still be computed: tokens that step k samples count as
-    known but unresolved. Batches must be computed in the order in which they were planned.
+    known but unresolved. Batches must be computed in the order in which they were planned, but for
+    overtakers, which use no block that the step they pass writes to.
     A step with guesses is the exception: what comes after it depends on how many of them hold.
     tiers: what keeps blocks beyond the device. speculation: who guesses. can_pause: whether a step
     under way can let others pass.

@@ -35,7 +35,8 @@ class RequestMemory:
     """Blocks and slots of the running requests, in one pool that all of them share.
 
     moves: block contents that the step being planned moves before it computes, in this order. Each
-    sees all that earlier steps compute, since batches are executed as they were planned.
+    sees all that earlier steps compute, since batches are executed as they were planned; an
+    overtaker's moves touch nothing that the step it passes writes (replicas.overtaking).
     num_copied_blocks: blocks copied so far because somebody else held or could find them.
     """
 

@@ -191,6 +191,7 @@ def test_a_prompt_waits_while_an_ended_request_still_has_a_row():
     assert service.tokens()["new", 0] == alone(newcomer())["new", 0]
 
 
+# The pause before each row leaves a client time to come in while a step is computed.
 UNHURRIED = {
     "async_scheduling": True,
     "max_prefill_tokens": 3,
