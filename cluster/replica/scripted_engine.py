@@ -176,6 +176,7 @@ class ScriptedEngine:
             for command in commands:
                 command()
             if self._crashed:
+                self._running.clear()
                 self._on_exit("the scripted core was told to crash")
                 return
             self._advance()

@@ -105,8 +105,12 @@ async def test_a_busy_loop_is_woken_once_for_all_that_waited():
 async def test_a_dead_core_is_replaced_under_a_new_number():
     async with supervised(EngineScript(step_s=0.01)) as made:
         assert made.supervisor.epoch == 1
+        made.supervisor.submit(a_request("lost", max_tokens=1000))
+        await until(lambda: made.cores[0].num_running == 1)
         made.cores[0].crash()
         await until(lambda: made.heard.back == 1)
+        assert made.cores[0].num_running == 0
+        made.heard.outputs.clear()
         assert made.heard.lost == ["the scripted core was told to crash"]
         assert made.supervisor.epoch == 2
         assert made.supervisor.is_ready
