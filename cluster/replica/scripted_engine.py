@@ -86,7 +86,7 @@ class ScriptedEngine:
         self._may_step = threading.Event()
         self._may_step.set()
         self._closing = False
-        self._crashed = False
+        self._crash = threading.Event()
         self._stats = EngineStats(max_num_seqs=config.scheduler.max_num_seqs)
         self._finished_total = 0
         self._cancelled_total = 0
@@ -121,8 +121,11 @@ class ScriptedEngine:
         self._command(lambda: self._view.watch(seconds))
 
     def crash(self) -> None:
-        """End the core as a killed process would: with what it has open, and without a word."""
-        self._command(self._set_crashed)
+        """End the core as a killed process would: at once, in a step or not, without a word."""
+        self._crash.set()
+        self._may_step.set()
+        with self._wake:
+            self._wake.notify()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -157,9 +160,6 @@ class ScriptedEngine:
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _set_crashed(self) -> None:
-        self._crashed = True
-
     def _command(self, command: Callable[[], None]) -> None:
         with self._wake:
             self._commands.append(command)
@@ -168,24 +168,28 @@ class ScriptedEngine:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._commands or self._running or self._closing):
+                while not (self._commands or self._running or self._is_ending):
                     self._wake.wait()
                 if self._closing:
                     return
                 commands, self._commands = self._commands, []
             for command in commands:
                 command()
-            if self._crashed:
+            self._advance()
+            if self._crash.is_set():
                 self._running.clear()
                 self._on_exit("the scripted core was told to crash")
                 return
-            self._advance()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._closing or self._crash.is_set()
 
     def _advance(self) -> None:
         started_at = time.monotonic()
         self._may_step.wait()
-        if self._script.step_s:
-            time.sleep(self._script.step_s)
+        if self._crash.wait(self._script.step_s):
+            return
         if self._view.is_watching:
             rows = [
                 StepRow(lane, request_id, 0, RowKind.DECODE, 1)
@@ -256,7 +260,7 @@ class ScriptedEngine:
 
     def _admit(self, request: EngineRequest) -> None:
         if self._script.crash_token_id in request.prompt_token_ids:
-            self._crashed = True
+            self._crash.set()
             return
         entry = TokenEntry(request.request_id, request.attempt, choice=0, index=0)
         if len(self._running) >= self._script.max_open:

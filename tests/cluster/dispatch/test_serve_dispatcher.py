@@ -1,7 +1,9 @@
 """From a request to its tokens and back, over real gRPC, with calls in place of Ray Serve."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -9,9 +11,11 @@ from cluster.dispatch.replica_link import ReplicaLink
 from cluster.errors import NoReplica, ReplicaLost, RequestRefused
 from cluster.replica.open_requests import Acknowledgement
 from cluster.replica.scripted_engine import EngineScript
+from cluster.streams.token_feed import StreamFeed
 from replicas.request import FinishReason, RefusalReason
 from tests.cluster.replica_harness import (
     FAST,
+    Cluster,
     a_gateway,
     a_request,
     cluster,
@@ -191,32 +195,48 @@ async def test_while_the_core_restarts_nothing_is_offered_to_it():
 
 
 async def test_a_core_that_dies_before_admission_costs_only_a_retry():
-    async with cluster(num_replicas=2, script=EngineScript(step_s=2.5)) as made:
-        # A step long enough that the core is dead before its first one ends, on any machine.
-        request = a_request("r", max_tokens=1)
-        opening = asyncio.create_task(made.dispatcher.open(request))
-        await until(lambda: any(r.service.heartbeat().has_work for r in made.replicas.values()))
-        victim = next(r for r in made.replicas.values() if r.service.heartbeat().has_work)
-        victim.core.crash()
-        feed = await opening
+    async with cluster(num_replicas=2) as made, offered_to_a_silent_replica(made) as offered:
+        made.replicas[offered.replica_id].core.crash()
+        feed = await offered.opening
         assert feed.request.attempt == 1
-        assert await read_all(feed) == {0: expected_tokens(request)}
+        assert await read_all(feed) == {0: expected_tokens(feed.request)}
         await feed.close()
 
 
 async def test_a_replica_that_left_the_set_is_given_up_and_another_is_chosen():
-    async with cluster(num_replicas=2, script=EngineScript(step_s=2.5)) as made:
-        # A step long enough that the core is dead before its first one ends, on any machine.
-        request = a_request("r", max_tokens=1)
-        opening = asyncio.create_task(made.dispatcher.open(request))
-        await until(lambda: any(r.service.heartbeat().has_work for r in made.replicas.values()))
-        left = next(k for k, r in made.replicas.items() if r.service.heartbeat().has_work)
-        made.directory.on_not_routed(left, "r", 0, "the replica left the deployment")
-        feed = await opening
+    async with cluster(num_replicas=2) as made:
+        async with offered_to_a_silent_replica(made) as offered:
+            made.directory.on_not_routed(
+                offered.replica_id, "r", 0, "the replica left the deployment"
+            )
+            feed = await offered.opening
         assert feed.request.attempt == 1
-        assert await read_all(feed) == {0: expected_tokens(request)}
+        assert await read_all(feed) == {0: expected_tokens(feed.request)}
         await feed.close()
-        await until(lambda: made.replicas[left].core.num_running == 0)
+        await until(lambda: made.replicas[offered.replica_id].core.num_running == 0)
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A request that a replica has been offered and has not admitted."""
+
+    replica_id: str
+    opening: "asyncio.Task[StreamFeed]"
+
+
+@asynccontextmanager
+async def offered_to_a_silent_replica(made: Cluster) -> AsyncIterator[Offered]:
+    """The one that was chosen makes no step meanwhile; any other does."""
+    still = {replica_id: ExitStack() for replica_id in made.replicas}
+    for replica_id, stack in still.items():
+        stack.enter_context(made.replicas[replica_id].core.standing_still())
+    opening = asyncio.create_task(made.dispatcher.open(a_request("r", max_tokens=1)))
+    await until(lambda: any(r.service.heartbeat().has_work for r in made.replicas.values()))
+    chosen = next(k for k, r in made.replicas.items() if r.service.heartbeat().has_work)
+    with still.pop(chosen):
+        for stack in still.values():
+            stack.close()
+        yield Offered(chosen, opening)
 
 
 async def test_a_replica_that_does_not_admit_in_time_is_given_up_for_another():
@@ -230,7 +250,7 @@ async def test_a_replica_that_does_not_admit_in_time_is_given_up_for_another():
 
 async def test_a_replica_that_falls_silent_before_it_admits_counts_as_hung_then(monkeypatch):
     hung_soon = replace(FAST, accept_timeout_s=30.0, hung_after_s=0.2)
-    async with cluster(num_replicas=2, script=EngineScript(step_s=1.0), config=hung_soon) as made:
+    async with cluster(num_replicas=2, script=EngineScript(step_s=0.5), config=hung_soon) as made:
         monkeypatch.setattr(ReplicaLink, "silence_s", lambda _link: 0.3)
         feed = await made.dispatcher.open(a_request())
         assert feed.request.attempt == 1
@@ -250,8 +270,8 @@ async def test_a_slow_replica_that_is_alone_is_waited_for():
 
 async def test_a_replica_that_stands_still_is_given_up_though_it_is_alone():
     impatient = replace(FAST, accept_timeout_s=0.1, stuck_after_s=0.3)
-    async with cluster(script=EngineScript(step_s=2.0), config=impatient) as made:
-        with pytest.raises(NoReplica):
+    async with cluster(config=impatient) as made:
+        with made.replicas["replica0"].core.standing_still(), pytest.raises(NoReplica):
             await made.dispatcher.open(a_request())
         await until(lambda: made.replicas["replica0"].core.num_running == 0)
 
