@@ -18,6 +18,10 @@ from replicas.step_plan import PlannedStep, StepPlan
 
 Match = Callable[[RequestState], FoundPrefix]
 
+# An output that may have no more tokens is not made to wait for prompts that pass: of so few, each
+# counts. Chosen by the computed table in docs/performance.md.
+BRIEF_OUTPUT_TOKENS = 8
+
 
 class Overtaking:
     """Decides who may pass which step.
@@ -42,6 +46,7 @@ class Overtaking:
             and not self.is_deferring
             and len(plan) > 0
             and plan.num_prefill_tokens == 0
+            and not any(is_brief(request) for request, _ in plan.rows())
             and len(line) > 1
             and all(self._can_pass(request, match(request), frozenset()) for request in line[:2])
         )
@@ -52,13 +57,14 @@ class Overtaking:
 
         A step is passed if it computes outputs alone, none of which has ended since it was planned:
         rows of ended requests still write to blocks that may be somebody else's by now. Nobody
-        passes a running prompt that goes on in the next step.
+        passes a running prompt that goes on in the next step, or an output that is brief.
         """
         planned = under_way.planned
         if (
             not self._is_on
             or not planned.has_outputs_alone
             or not all(request.is_running for request in planned.requests)
+            or any(is_brief(request) for request in planned.requests)
             or any(request.num_missing > 1 for request in running)
         ):
             return 0
@@ -84,3 +90,8 @@ class Overtaking:
             and found.source is None
             and written.isdisjoint(found.blocks)
         )
+
+
+def is_brief(request: RequestState) -> bool:
+    """Whether all that the client lets it have is a few tokens."""
+    return request.max_known - request.num_prompt_tokens <= BRIEF_OUTPUT_TOKENS

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replicas.batch import Sampled
 from replicas.engine_commands import Cancel
+from replicas.overtaking import BRIEF_OUTPUT_TOKENS
 from replicas.step_in_flight import StepInFlight
 from replicas.step_pipeline import ThreadedPipeline
 from tests.replicas.engine_harness import (
@@ -36,13 +37,15 @@ class Service:
     gave that request as many, has been taken.
     """
 
-    def __init__(self, *, num_running=4, context_len=6, **overrides):
+    def __init__(self, *, num_running=4, context_len=6, max_tokens=20, **overrides):
         self._stands_still, self._may_go_on = threading.Event(), threading.Event()
         self._context_len = context_len
         chosen = {"num_blocks": 200, "max_prefill_tokens": LEAST, "async_scheduling": True}
         self.engine = engine(rest=self._rest, **{**chosen, **overrides})
         self.outputs = []
-        self.sent = [request(f"r{i}", prompt(5, seed=i), max_tokens=20) for i in range(num_running)]
+        self.sent = [
+            request(f"r{i}", prompt(5, seed=i), max_tokens=max_tokens) for i in range(num_running)
+        ]
         submit(self.engine, *self.sent)
         while not all(self._is_as_far(one) for one in self.sent):
             self.step()
@@ -98,8 +101,8 @@ class Service:
             assert found[one.request_id, 0] == alone(one)[one.request_id, 0], one.request_id
 
 
-def newcomer(request_id="new", length=20, *, seed=9):
-    return request(request_id, prompt(length, seed=seed), max_tokens=6)
+def newcomer(request_id="new", length=20, *, seed=9, max_tokens=10):
+    return request(request_id, prompt(length, seed=seed), max_tokens=max_tokens)
 
 
 def test_a_prompt_passes_the_step_of_outputs_that_it_finds():
@@ -121,8 +124,9 @@ def test_a_prompt_passes_the_step_of_outputs_that_it_finds():
         ({"max_prefill_tokens": 0}, 20),
         ({}, LEAST - 1),
         ({"max_num_seqs": 4}, 20),
+        ({"max_tokens": BRIEF_OUTPUT_TOKENS}, 20),
     ],
-    ids=["off", "no limit", "too short", "no slot"],
+    ids=["off", "no limit", "too short", "no slot", "brief outputs"],
 )
 def test_it_waits_for_the_next_step_if(overrides, length):
     service = Service(**overrides)
@@ -159,6 +163,19 @@ def test_prompts_that_wait_together_pass_the_next_step_of_outputs():
     service.check_tokens()
 
 
+def test_prompts_that_wait_together_come_in_with_an_output_that_is_brief():
+    """The first one's; it passed the step that it found."""
+    service = Service(max_num_seqs=7)
+    service.engine.inbox.put(Cancel("r3", 0))
+    brief = newcomer("n0", 30, seed=20, max_tokens=BRIEF_OUTPUT_TOKENS)
+    service.joined_by(brief, newcomer("n1", 10, seed=21), newcomer("n2", 10, seed=22))
+    stats = [service.first_of(f"n{i}")[1] for i in range(3)]
+    assert service.num_overtaken == 1
+    assert [each.num_decode_tokens for each in stats] == [0, 4, 5]
+    service.sent = [one for one in service.sent if one.request_id != "r3"]
+    service.check_tokens()
+
+
 def test_a_prompt_that_goes_on_is_not_passed():
     service = Service(long_prefill_token_threshold=8)
     service.joined_by(newcomer("long", 30, seed=8), newcomer())
@@ -185,7 +202,7 @@ def test_a_prompt_waits_while_an_ended_request_still_has_a_row():
     service = Service(num_running=2, context_len=14, end_token_ids=[usual[8]])
     assert service.engine.stats.finished_total == 1
     service.joined_by(
-        request("new", prompt(20, seed=9), max_tokens=6, ignore_eos=True),
+        request("new", prompt(20, seed=9), max_tokens=10, ignore_eos=True),
     )
     assert service.num_overtaken == 0
     assert service.tokens()["new", 0] == alone(newcomer())["new", 0]
