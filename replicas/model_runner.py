@@ -142,7 +142,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause | None) -> Sampled:
-        """As `run`; another batch may be run in `pause`."""
+        """As `run`; another batch may be run in the pause."""
         moved = self._copier.move(batch.moves) if batch.moves else None
         if batch.num_rows:
             sampled = self._compute(batch, nearly_done, pause)

@@ -1,13 +1,29 @@
 """The protocol between the engine and whatever computes a batch: a model, or a stand-in for one."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from replicas.batch import Batch, Sampled
 from replicas.speculation.draft_batch import DraftBatch
 
 NearlyDone = Callable[[], None]
-Pause = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How a batch that is computed is asked to stand still.
+
+    take: returns when it may go on; in it another batch may be run, whose blocks this one does not
+    write to. Calling it when nobody wants that costs little. wanted: [1], not 0 when it should be
+    called; set by another thread, at any moment, so that kernels can look at it themselves.
+    """
+
+    take: Callable[[], None]
+    wanted: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, dtype=np.int32))
 
 
 class Runner(Protocol):
@@ -36,10 +52,7 @@ class CanPause(Protocol):
     """A runner that lets another batch pass while it computes one."""
 
     def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause) -> Sampled:
-        """As `run`; calls `pause` now and then before it is nearly done, as often as costs nothing.
-
-        In it another batch may be run, whose blocks this one does not write to.
-        """
+        """As `run`; takes the pause soon after it is wanted, unless it is nearly done."""
         ...
 
 

@@ -98,7 +98,7 @@ class SimulatedRunner:
 
     def run(self, batch: Batch, nearly_done: NearlyDone) -> Sampled:
         """Move digests, extend every row, sample."""
-        return self.run_pausing(batch, nearly_done, lambda: None)
+        return self.run_pausing(batch, nearly_done, Pause(lambda: None))
 
     def run_pausing(self, batch: Batch, nearly_done: NearlyDone, pause: Pause) -> Sampled:
         """As `run`; another batch may be run between any two rows."""
@@ -110,7 +110,7 @@ class SimulatedRunner:
             self._move(move)
         digests: list[int] = []
         for row in range(batch.num_rows):
-            pause()
+            pause.take()
             digests.extend(self._extend_row(batch, row))
         before = [digests[place] for place in batch.sampled_after()]
         nearly_done()

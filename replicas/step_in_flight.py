@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from replicas.batch import Sampled
-from replicas.runner import CanPause, Runner
+from replicas.runner import CanPause, Pause, Runner
 from replicas.step_plan import PlannedStep
 
 
@@ -36,10 +36,14 @@ class StepInFlight:
     commit_s: float = 0.0
     overtakers: "list[StepInFlight]" = field(default_factory=list)
     _runner: Runner | None = None
+    _pause: Pause = field(init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _line: "deque[StepInFlight]" = field(default_factory=deque)
     _is_held: bool = False
     _stood_still_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._pause = Pause(self._let_pass)
 
     def run(self, runner: Runner) -> None:
         """Compute it; an error is kept for whoever asks for the result."""
@@ -49,7 +53,7 @@ class StepInFlight:
         try:
             if isinstance(runner, CanPause):
                 self.sampled = runner.run_pausing(
-                    self.planned.batch, self._note_nearly_done, self._let_pass
+                    self.planned.batch, self._note_nearly_done, self._pause
                 )
             else:
                 self.sampled = runner.run(self.planned.batch, self._note_nearly_done)
@@ -72,6 +76,7 @@ class StepInFlight:
             if self.nearly_done.is_set():
                 return False
             self._is_held = True
+            self._pause.wanted[0] = 1
         return True
 
     def give(self, planned: Sequence[PlannedStep]) -> "Sequence[StepInFlight]":
@@ -89,7 +94,7 @@ class StepInFlight:
     # For the runner.
 
     def _let_pass(self) -> None:
-        if not self._is_held and not self._line:
+        if not self._pause.wanted[0]:
             return
         assert self._runner is not None
         started = time.perf_counter()
@@ -101,7 +106,10 @@ class StepInFlight:
     def _next_in_line(self) -> "StepInFlight | None":
         with self._changed:
             self._changed.wait_for(lambda: self._line or not self._is_held)
-            return self._line.popleft() if self._line else None
+            if self._line:
+                return self._line.popleft()
+            self._pause.wanted[0] = 0
+            return None
 
     def _note_nearly_done(self) -> None:
         while not self.nearly_done.is_set():

@@ -80,6 +80,14 @@ class FusedLayers(Protocol):
         """Layers first to last in order; after the last one of all, [S, d], normed."""
         ...
 
+    def run_until(self, first: int, last: int, wanted: torch.Tensor) -> int:
+        """As `run`, before the last layer of all, but stops between two layers when it is asked to.
+
+        wanted: [1] int32; once it is not 0, at most one more layer is computed. Returns the layer
+        to go on with: `last` if it was not stopped.
+        """
+        ...
+
     def take_seconds(self) -> FusedSeconds:
         """What was spent inside since the last call."""
         ...

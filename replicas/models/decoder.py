@@ -14,11 +14,11 @@ from replicas.kernels.interface import AttentionShape, Kernels, LayerCache
 from replicas.models.model_config import ModelConfig
 from replicas.models.rotary import RotaryTable
 from replicas.models.weights import DecoderWeights, LayerWeights
+from replicas.runner import Pause
 
 # Share of the layers after which the step is nearly done.
 NEARLY = 7 / 8
-# Layers in one call of a step that may be paused.
-PAUSE_EVERY = 3
+_NO_PAUSE = Pause(lambda: None)
 
 
 class Decoder:
@@ -50,12 +50,12 @@ class Decoder:
         token_ids: torch.Tensor,
         caches: Sequence[LayerCache],
         nearly_done: Callable[[], None],
-        pause: Callable[[], None] | None = None,
+        pause: Pause | None = None,
     ) -> torch.Tensor:
         """Logits [S, vocab] of the S tokens to sample; K and V go to `caches`.
 
         token_ids: [T] int64, all resolved. nearly_done is called once, before the last layers.
-        pause: called between layers before that; in it another batch may be computed.
+        pause: asked for between layers before that; in it another batch may be computed.
         """
         device = token_ids.device
         rotary = self._rotary.at(torch.from_numpy(batch.positions).to(device))
@@ -86,7 +86,7 @@ class Decoder:
         self,
         step: DecoderStep,
         nearly_done: Callable[[], None],
-        pause: Callable[[], None] | None,
+        pause: Pause | None,
     ) -> torch.Tensor:
         """[S, d], normed: many layers in one call."""
         # Each of them holds one step at a time, and a step that is paused keeps its own.
@@ -94,13 +94,12 @@ class Decoder:
         assert fused is not None
         try:
             fused.start(step)
-            first = 0
-            if pause is not None:
-                for last in range(PAUSE_EVERY, self._nearly_after, PAUSE_EVERY):
-                    fused.run(first, last)
-                    pause()
-                    first = last
-            fused.run(first, self._nearly_after)
+            first, wanted = 0, torch.from_numpy((pause or _NO_PAUSE).wanted)
+            while (
+                first := fused.run_until(first, self._nearly_after, wanted)
+            ) < self._nearly_after:
+                assert pause is not None
+                pause.take()
             nearly_done()
             return fused.run(self._nearly_after, len(self._weights.layers))
         finally:
@@ -110,7 +109,7 @@ class Decoder:
         self,
         step: DecoderStep,
         nearly_done: Callable[[], None],
-        pause: Callable[[], None] | None,
+        pause: Pause | None,
     ) -> torch.Tensor:
         """[S, d], normed: one call of the kernels after another."""
         kernels, weights, eps = self._kernels, self._weights, self._config.rms_norm_eps
@@ -126,7 +125,7 @@ class Decoder:
             if index == self._nearly_after:
                 nearly_done()
             elif pause is not None and 0 < index < self._nearly_after:
-                pause()
+                pause.take()
             shape = self._shapes[index]
             x = self._attend(x, layer, step.rotary, step.caches[index], shape, plans[shape])
             if index == final:

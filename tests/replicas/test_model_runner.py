@@ -1,5 +1,6 @@
 """The runner resolves tokens still unknown to the planner, samples, and reports its sizes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from replicas.kernels.interface import Kernels
 from replicas.kernels.timed import TimedKernels
 from replicas.model_runner import ModelRunner
 from replicas.request import SamplingParams
+from replicas.runner import Pause
 from tests.replicas.tiny_models import (
     BLOCK_SIZE,
     PagedRequest,
@@ -179,23 +181,44 @@ def test_a_batch_that_is_run_in_a_pause_changes_nothing(
     expected = [usual.run(batch, ignore).token_ids.tolist() for batch in (first, second)]
     passed: list[list[int]] = []
 
-    def pause() -> None:
+    def take() -> None:
         if not passed:
             passed.append(paused.run(second, ignore).token_ids.tolist())
 
-    found = paused.run_pausing(first, ignore, pause).token_ids.tolist()
+    found = paused.run_pausing(first, ignore, wanted_pause(take)).token_ids.tolist()
     assert [found, *passed] == expected
     whole = batch_of([each.part(3, len(each.token_ids)) for each in (*outputs, prompt)])
     assert torch.equal(paused.logits(whole), usual.logits(whole))
 
 
-def test_pauses_come_before_a_step_is_nearly_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("back_end", ["cpu", "reference"])
+def test_pauses_come_before_a_step_is_nearly_done(tmp_path: Path, back_end: str) -> None:
+    """After each of the first layers, as long as they are wanted."""
     deep = save_tiny(tmp_path, "llama", num_hidden_layers=8)
     (request,) = paged_requests(random_prompts([9]))
-    for back_end, num_pauses in (("cpu", 2), ("reference", 6)):
-        log: list[str] = []
-        batch = batch_of([request.whole()])
-        deep.runner(kernels=back_end).run_pausing(
-            batch, lambda log=log: log.append("nearly done"), lambda log=log: log.append("pause")
-        )
-        assert log == ["pause"] * num_pauses + ["nearly done"]
+    log: list[str] = []
+    pause = wanted_pause(lambda: log.append("pause"))
+    runner, batch = deep.runner(kernels=back_end), batch_of([request.whole()])
+    runner.run_pausing(batch, lambda: log.append("nearly done"), pause)
+    assert log == ["pause"] * 6 + ["nearly done"]
+
+
+def test_a_step_that_is_not_asked_to_stand_still_computes_its_layers_in_one_go(
+    tmp_path: Path,
+) -> None:
+    deep = save_tiny(tmp_path, "llama", num_hidden_layers=8)
+    (request,) = paged_requests(random_prompts([9]))
+    calls: list[str] = []
+
+    def take() -> None:
+        calls.append("pause")
+        pause.wanted[0] = 0
+
+    pause = wanted_pause(take)
+    runner, batch = deep.runner(kernels="cpu"), batch_of([request.whole()])
+    runner.run_pausing(batch, lambda: calls.append("nearly done"), pause)
+    assert calls == ["pause", "nearly done"]
+
+
+def wanted_pause(take: Callable[[], None]) -> Pause:
+    return Pause(take, np.ones(1, dtype=np.int32))

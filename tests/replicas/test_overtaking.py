@@ -260,7 +260,8 @@ class Pausing:
                 raise ValueError("prompt failed")
         else:
             assert self.may_pause.acquire(timeout=10)
-            pause()
+            pause.take()
+            assert not pause.wanted[0], "it goes on, and would stop again at once"
         nearly_done()
         self.log.append(f"{batch} ends")
         return Sampled(np.zeros(0, dtype=np.int64))

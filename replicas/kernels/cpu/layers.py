@@ -43,6 +43,11 @@ class CpuLayers:
         normed: torch.Tensor = self._native.run(first, last)
         return normed
 
+    def run_until(self, first: int, last: int, wanted: torch.Tensor) -> int:
+        """As `run`, before the last layer of all; returns where to go on."""
+        reached: int = self._native.run_until(first, last, wanted)
+        return reached
+
     def take_seconds(self) -> FusedSeconds:
         """What was spent inside since the last call; SwiGLU is part of a product here."""
         qkv, rotate, attention, output, norm, gate_up, down = self._native.take_seconds()

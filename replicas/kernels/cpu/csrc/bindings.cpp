@@ -172,6 +172,7 @@ TORCH_LIBRARY(pagoda_cpu, library) {
       .def("use_caches", &DecoderLayers::use_caches)
       .def("start", &DecoderLayers::start)
       .def("run", &DecoderLayers::run)
+      .def("run_until", &DecoderLayers::run_until)
       .def("take_seconds", &DecoderLayers::take_seconds);
 }
 

@@ -135,11 +135,24 @@ void DecoderLayers::lay_out(StepCall& call) {
   call.gate_up = take(tokens * 2 * sizes_.inner, size);
 }
 
-Tensor DecoderLayers::run(int64_t first, int64_t last) {
+long DecoderLayers::compute(int64_t first, int64_t last, const int32_t* wanted) {
   TORCH_CHECK(call_.layers != nullptr, "cpu kernels: run before start");
+  long reached = last;
   call_.first_layer = first;
   call_.last_layer = last;
+  call_.wanted = wanted;
+  call_.reached = &reached;
   kernels_of(sizes_.isa).run_layers(call_);
+  return reached;
+}
+
+int64_t DecoderLayers::run_until(int64_t first, int64_t last, Tensor wanted) {
+  TORCH_CHECK(last < call_.num_layers, "cpu kernels: what follows the last layer is not in steps");
+  return compute(first, last, read<int32_t>(wanted, "wanted"));
+}
+
+Tensor DecoderLayers::run(int64_t first, int64_t last) {
+  compute(first, last, nullptr);
   if (last < call_.num_layers) return at::empty({0, sizes_.hidden}, ends_[0].options());
   Tensor out = at::empty({call_.num_last, sizes_.hidden}, ends_[0].options());
   __builtin_memcpy(out.data_ptr(), call_.x, out.nbytes());

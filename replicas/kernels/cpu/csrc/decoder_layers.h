@@ -33,6 +33,10 @@ class DecoderLayers : public torch::CustomClassHolder {
   // Layers first to last of the step. After the last one: [S, hidden], normed.
   Tensor run(int64_t first, int64_t last);
 
+  // As `run`, not to the last layer of all. wanted: [1] int32; once it is not 0, it stops after one
+  // more layer. Returns the layer to go on with, `last` if it came there.
+  int64_t run_until(int64_t first, int64_t last, Tensor wanted);
+
   // Seconds spent in each phase since the last call.
   std::vector<double> take_seconds();
 
@@ -42,6 +46,7 @@ class DecoderLayers : public torch::CustomClassHolder {
   Layer layer_of(const Tensor* own, int64_t window) const;
   int64_t widest() const;
   void lay_out(StepCall& call);
+  long compute(int64_t first, int64_t last, const int32_t* wanted);
   char* take(int64_t elements, int64_t size);
 
   DecoderSizes sizes_;

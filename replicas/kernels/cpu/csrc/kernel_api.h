@@ -156,6 +156,8 @@ struct StepCall {
   char* scratch;  // attention_scratch_bytes(...)
   int num_threads;
   double* seconds;  // [kNumPhases], added to
+  const int32_t* wanted;  // not 0: stop before the next layer; looked at once in a layer; may be null
+  long* reached;  // last_layer; where it stopped if that is before
 };
 
 // x [rows, packed.in], to out [rows, packed.out] of the element type, or of float if to_float.

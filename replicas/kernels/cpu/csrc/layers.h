@@ -30,7 +30,11 @@ class LayerRun {
     started_ = seconds_now(call_.num_threads);
     x_ = static_cast<T*>(call_.x) + (rows_ <= kOwnRows ? thread_ * kOwnRows * call_.hidden : 0);
     if (call_.first_layer == 0) embed();
-    for (long index = call_.first_layer; index < call_.last_layer; ++index) run_layer(index);
+    for (long index = call_.first_layer; index < call_.last_layer; ++index) {
+      if (thread_ == 0) look(index);
+      run_layer(index);
+      if (__atomic_load_n(call_.reached, __ATOMIC_RELAXED) == index + 1) return;
+    }
   }
 
  private:
@@ -43,6 +47,12 @@ class LayerRun {
         store_few<F32>(residual + i, load_few<E>(own + i, call_.hidden - i), call_.hidden - i);
     });
     norm(call_.layers[0].input_norm);
+  }
+
+  // Every layer has a meeting, so all threads know at its end what was seen before it.
+  void look(long index) {
+    if (call_.wanted && __atomic_load_n(call_.wanted, __ATOMIC_RELAXED))
+      __atomic_store_n(call_.reached, index + 1, __ATOMIC_RELAXED);
   }
 
   void run_layer(long index) {
