@@ -118,7 +118,8 @@ class BatchScheduler:
         """
         if not len(self._queue) or not self._takes_newcomers:
             return ()
-        budget = self.overtaking.budget(under_way, self._running)
+        num_waiting = len(self._queue)
+        budget = self.overtaking.budget(under_way, self._running, num_waiting=num_waiting)
         if not budget or not hold():
             return ()
         self.overtaking.is_deferring = False

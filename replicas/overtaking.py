@@ -21,6 +21,9 @@ Match = Callable[[RequestState], FoundPrefix]
 # An output that may have no more tokens is not made to wait for prompts that pass: of so few, each
 # counts. Chosen by the computed table in docs/performance.md.
 BRIEF_OUTPUT_TOKENS = 8
+# Where more requests wait, the machine is behind, and prompts that pass cost more than they gain:
+# by themselves they take longer than beside outputs.
+MOST_WAITING = 2
 
 
 class Overtaking:
@@ -47,12 +50,14 @@ class Overtaking:
             and len(plan) > 0
             and plan.num_prefill_tokens == 0
             and not any(is_brief(request) for request, _ in plan.rows())
-            and len(line) > 1
-            and all(self._can_pass(request, match(request), frozenset()) for request in line[:2])
+            and 1 < len(line) <= MOST_WAITING
+            and all(self._can_pass(request, match(request), frozenset()) for request in line)
         )
         return self.is_deferring
 
-    def budget(self, under_way: StepInFlight, running: Iterable[RequestState]) -> int:
+    def budget(
+        self, under_way: StepInFlight, running: Iterable[RequestState], *, num_waiting: int
+    ) -> int:
         """Tokens of prompts that may still pass; less than one prompt's worth is 0.
 
         A step is passed if it computes outputs alone, none of which has ended since it was planned:
@@ -66,6 +71,7 @@ class Overtaking:
             or not all(request.is_running for request in planned.requests)
             or any(is_brief(request) for request in planned.requests)
             or any(request.num_missing > 1 for request in running)
+            or (num_waiting > MOST_WAITING and not self.is_deferring)
         ):
             return 0
         return self._enough(self._most_tokens - under_way.num_passing_tokens)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from replicas.batch import Sampled
 from replicas.engine_commands import Cancel
-from replicas.overtaking import BRIEF_OUTPUT_TOKENS
+from replicas.overtaking import BRIEF_OUTPUT_TOKENS, MOST_WAITING
 from replicas.step_in_flight import StepInFlight
 from replicas.step_pipeline import ThreadedPipeline
 from tests.replicas.engine_harness import (
@@ -148,32 +148,37 @@ def test_prompts_pass_one_after_the_other_as_long_as_a_step_has_room_for_them():
     service.check_tokens()
 
 
-def test_prompts_that_wait_together_pass_the_next_step_of_outputs():
-    """They come while a prompt is computed, which is not passed."""
+def waiting_together(num_newcomers, **first):
+    """They find a step that is not passed, as one of its requests has ended.
+
+    Returns the service and, for each, the stats with its first token.
+    """
     service = Service(max_num_seqs=7)
     service.engine.inbox.put(Cancel("r3", 0))
-    service.joined_by(
-        newcomer("n0", 30, seed=20), newcomer("n1", 10, seed=21), newcomer("n2", 10, seed=22)
-    )
-    stats = [service.first_of(f"n{i}")[1] for i in range(3)]
-    assert service.num_overtaken == 3
-    assert [each.num_decode_tokens for each in stats] == [0, 0, 0]
-    assert stats[0].step < stats[1].step < stats[2].step
+    others = [newcomer(f"n{i}", 10, seed=20 + i) for i in range(1, num_newcomers)]
+    service.joined_by(newcomer("n0", 10, seed=20, **first), *others)
     service.sent = [one for one in service.sent if one.request_id != "r3"]
     service.check_tokens()
+    return service, [service.first_of(f"n{i}")[1] for i in range(num_newcomers)]
+
+
+def test_prompts_that_wait_together_pass_the_next_step_of_outputs():
+    service, stats = waiting_together(2)
+    assert service.num_overtaken == 2
+    assert [each.num_decode_tokens for each in stats] == [0, 0]
+    assert stats[0].step < stats[1].step
+
+
+def test_where_many_wait_the_first_comes_in_with_the_outputs():
+    service, stats = waiting_together(MOST_WAITING + 1)
+    assert service.num_overtaken == 2
+    assert [each.num_decode_tokens for each in stats] == [3, 0, 0]
 
 
 def test_prompts_that_wait_together_come_in_with_an_output_that_is_brief():
-    """The first one's; it passed the step that it found."""
-    service = Service(max_num_seqs=7)
-    service.engine.inbox.put(Cancel("r3", 0))
-    brief = newcomer("n0", 30, seed=20, max_tokens=BRIEF_OUTPUT_TOKENS)
-    service.joined_by(brief, newcomer("n1", 10, seed=21), newcomer("n2", 10, seed=22))
-    stats = [service.first_of(f"n{i}")[1] for i in range(3)]
-    assert service.num_overtaken == 1
-    assert [each.num_decode_tokens for each in stats] == [0, 4, 5]
-    service.sent = [one for one in service.sent if one.request_id != "r3"]
-    service.check_tokens()
+    service, stats = waiting_together(MOST_WAITING + 1, max_tokens=BRIEF_OUTPUT_TOKENS)
+    assert service.num_overtaken == 0
+    assert [each.num_decode_tokens for each in stats] == [3, 4, 5]
 
 
 def test_a_prompt_that_goes_on_is_not_passed():

@@ -41,7 +41,7 @@ def served(model, requests, *, kernels, method, passing, seed=0):
 
     def come():
         for one in requests:
-            time.sleep(waits.uniform(0.0, 0.004))
+            time.sleep(waits.uniform(0.0, 0.02))
             submit(engine, one)
         is_all.set()
 
