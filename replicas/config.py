@@ -45,7 +45,8 @@ class SchedulerConfig:
         64 on a CPU, the whole budget on a GPU.
     prefill_overtakes_decode: whether prompts of max_prefill_tokens or more that come in while a
         step of outputs is computed, or wait together for the next one, pass it between two layers,
-        one after the other, as many as a step may hold. On a CPU, with async_scheduling.
+        one after the other, as many as a step may hold: while at most two wait, and no output of
+        the step may have only a few tokens. On a CPU, with async_scheduling.
     watermark: share of blocks that admission leaves free (lecture 10, 10.5).
     headroom_blocks: blocks beyond its prompt that a request must find free to be admitted.
     max_num_queued_reqs: longest waiting line; a request beyond it is refused with a time to retry
