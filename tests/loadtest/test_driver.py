@@ -29,24 +29,26 @@ async def test_an_open_loop_sends_on_time_through_a_stall(start_mock: StartMock)
     traffic = TrafficConfig(rate_rps=40, burstiness=float("inf"), num_programs=100)
     records = await drive(config_for(url, traffic, SHORT))
     assert outcomes(records) == ["finished"] * 100
-    # All were sent within their 2.5 s and on their own marks, stall or not.
+    # All were sent within their 2.5 s and on their own marks, stall or not: whoever waited for the
+    # server would have sent half of them half a second late and more.
     span_s = records[-1].sent_at - records[0].sent_at
-    assert span_s == pytest.approx(99 / 40, abs=0.1)
+    assert span_s == pytest.approx(99 / 40, abs=0.4)
     lags_s = sorted(record.lag_s for record in records)
-    assert lags_s[80] < 0.02
+    assert lags_s[80] < 0.2
     # Those sent into the stall waited for its end, and their TTFT says so.
     stalled = [record.ttft_s for record in records if record.ttft_s > 0.2]
-    assert len(stalled) >= 45
-    assert max(stalled) > 1.2
+    assert len(stalled) >= 40
+    assert max(stalled) > 1.1
 
 
 async def test_a_gate_at_the_client_is_recorded_as_its_own_wait(start_mock: StartMock) -> None:
-    url = start_mock(ttft_s=0.1, itl_s=0.001)
+    url = start_mock(ttft_s=0.4, itl_s=0.001)
     traffic = TrafficConfig(num_programs=6, max_concurrency=2)
     records = await drive(config_for(url, traffic, SHORT))
-    assert [round(record.queue_s, 1) for record in records] == [0, 0, 0.1, 0.1, 0.2, 0.2]
-    assert max(record.ttft_s for record in records) < 0.18
-    assert max(record.lag_s for record in records) < 0.05
+    queues_s = [record.queue_s for record in records]
+    assert queues_s == pytest.approx([0, 0, 0.4, 0.4, 0.8, 0.8], abs=0.25)
+    assert max(record.ttft_s for record in records) < 0.75
+    assert max(record.lag_s for record in records) < 0.25
 
 
 async def test_a_closed_loop_has_never_more_in_flight_than_users(start_mock: StartMock) -> None:
@@ -73,9 +75,9 @@ async def test_users_start_nothing_after_their_time_and_finish_what_they_started
     traffic = TrafficConfig(arrivals="users", num_users=4, num_programs=None, duration_s=0.6)
     began = time.monotonic()
     records = await drive(config_for(url, traffic, workload))
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 10.0
     assert set(outcomes(records)) == {"finished"}
-    assert records[-1].sent_at - records[0].sent_at < 0.9
+    assert records[-1].sent_at - records[0].sent_at < 2.0
 
 
 async def test_calls_are_given_up_at_their_rate_and_after_their_delay(
@@ -91,7 +93,7 @@ async def test_calls_are_given_up_at_their_rate_and_after_their_delay(
     assert 18 <= len(gone) <= 42
     assert outcomes(records).count("finished") == 100 - len(gone)
     stayed_s = sorted(r.ended_at - r.sent_at for r in gone)[len(gone) // 2]
-    assert 0.2 <= stayed_s < 0.5
+    assert 0.2 <= stayed_s < 0.9
     await asyncio.sleep(0.2)
     truths = await asyncio.to_thread(truths_of, url)
     heard = [truth for truth in truths if truth["outcome"] == "cancelled"]
@@ -130,7 +132,7 @@ async def test_answers_still_open_after_the_grace_are_unfinished(start_mock: Sta
     traffic = TrafficConfig(rate_rps=50, num_programs=None, duration_s=0.3, grace_s=0.3)
     began = time.monotonic()
     records = await drive(config_for(url, traffic, SHORT))
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10.0
     assert set(outcomes(records)) == {"unfinished"}
 
 
@@ -166,7 +168,7 @@ async def test_each_turn_of_a_session_sees_the_ones_before(start_mock: StartMock
     workload = WorkloadConfig(
         dataset="sessions",
         turns=fixed(3),
-        think_time_s=fixed(0.2),
+        think_time_s=fixed(0.3),
         input_tokens=fixed(30),
         output_tokens=fixed(5),
     )
@@ -175,7 +177,9 @@ async def test_each_turn_of_a_session_sees_the_ones_before(start_mock: StartMock
     # 30 words each turn, and 5 words of answer from each turn before.
     assert [record.prompt_tokens for record in records] == [30, 65, 100]
     pauses = [b.sent_at - a.ended_at for a, b in zip(records, records[1:], strict=False)]
-    assert pauses == pytest.approx([0.2, 0.2], abs=0.05)
+    assert len(pauses) == 2
+    assert min(pauses) >= 0.29
+    assert max(pauses) < 0.8
 
 
 async def test_an_agents_step_waits_for_all_its_branches(start_mock: StartMock) -> None:
@@ -208,7 +212,8 @@ async def test_choices_are_counted_together_and_timed_apart(start_mock: StartMoc
     workload = WorkloadConfig(input_tokens=fixed(10), output_tokens=fixed(6), num_choices=3)
     (record,) = await drive(config_for(url, TrafficConfig(num_programs=1), workload))
     assert record.output_tokens == 18
-    assert record.tpot_s == pytest.approx(0.02, abs=0.003)
+    # Timed together it would be a third.
+    assert 0.018 < record.tpot_s < 0.04
     assert len(record.gaps_s()) == 15
 
 
