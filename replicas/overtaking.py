@@ -2,7 +2,7 @@
 
 On a CPU a step of outputs takes tens of milliseconds. A prompt that comes in meanwhile need not
 wait for its end, and one that fills the processor by itself costs little more apart than beside the
-outputs, whose weights are read once more. Where several wait, the outputs' next step is begun
+outputs, whose weights are read once more. Where two wait, the outputs' next step is begun
 without them and lets them pass first: each has its first token when its own work is done, and the
 outputs wait as long as for all in one step (what the prefill-first schedulers of vLLM before chunks
 and of SGLang do, but within the token budget of one step).
