@@ -116,7 +116,7 @@ class BatchScheduler:
         Each fills the processor by itself; together they have no more tokens than one step may
         have. hold: asked before anything is planned whether the step under way waits for them.
         """
-        if not len(self._queue) or not self._takes_newcomers:
+        if not self._takes_newcomers:
             return ()
         num_waiting = len(self._queue)
         budget = self.overtaking.budget(under_way, self._running, num_waiting=num_waiting)

@@ -67,11 +67,11 @@ class Overtaking:
         planned = under_way.planned
         if (
             not self._is_on
+            or not 0 < num_waiting <= MOST_WAITING
             or not planned.has_outputs_alone
             or not all(request.is_running for request in planned.requests)
             or any(is_brief(request) for request in planned.requests)
             or any(request.num_missing > 1 for request in running)
-            or (num_waiting > MOST_WAITING and not self.is_deferring)
         ):
             return 0
         return self._enough(self._most_tokens - under_way.num_passing_tokens)

@@ -148,6 +148,18 @@ def test_prompts_pass_one_after_the_other_as_long_as_a_step_has_room_for_them():
     service.check_tokens()
 
 
+def test_many_that_come_at_once_do_not_pass_the_step_that_they_find():
+    service = Service(max_num_seqs=8)
+    crowd = [newcomer(f"n{i}", 10, seed=20 + i) for i in range(MOST_WAITING + 1)]
+    submit(service.engine, *crowd[:-1])
+    service.joined_by(crowd[-1])
+    service.sent += crowd[:-1]
+    assert service.num_overtaken == 2
+    stats = [service.first_of(one.request_id)[1] for one in crowd]
+    assert [each.num_decode_tokens for each in stats] == [4, 0, 0]
+    service.check_tokens()
+
+
 def waiting_together(num_newcomers, **first):
     """They find a step that is not passed, as one of its requests has ended.
 

@@ -41,6 +41,7 @@ def served(model, requests, *, kernels, method, passing, seed=0):
 
     def come():
         for one in requests:
+            # Slow enough that few wait at a time: many do not pass.
             time.sleep(waits.uniform(0.0, 0.02))
             submit(engine, one)
         is_all.set()
